@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/attention.h"
+#include "kernels/linear_ops.h"
+#include "kernels/page_codec.h"
+
+namespace strata {
+
+// One device's implementations of the three kernel interfaces.
+struct Backend {
+  std::string name;  // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512"
+  std::unique_ptr<LinearOps> linear;
+  std::unique_ptr<PageCodec> codec;
+  std::unique_ptr<AttentionBackend> attention;
+};
+
+struct CpuBackendOptions {
+  int threads = 0;        // 0: one a usable CPU
+  std::string force_isa;  // "", "scalar", "avx2" or "avx512"; empty reads STRATA_FORCE_ISA
+};
+
+// InvalidArgument for an unknown ISA name, FailedPrecondition naming the missing CPU feature for
+// one this CPU lacks.
+absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
+
+// Scalar, double accumulators, no int8 activations: the oracle of every other backend.
+Backend CreateReferenceBackend();
+
+}  // namespace strata

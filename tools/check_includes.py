@@ -53,7 +53,7 @@ def problems_of(path: str, text: str):
     folder = folder_of(path)
     for bracket, include in INCLUDE.findall(text):
         target = target_of(include)
-        if bracket == '"' and target is None and not NETWORK.search(include):
+        if bracket == '"' and "/" not in include:
             yield f'includes "{include}", which is not root-relative'
         if folder in ALLOWED and target is not None and target != folder:
             if target not in ALLOWED[folder]:

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct EngineOptions {
   int32_t queue_max = 256;         // waiting; more are refused with RESOURCE_EXHAUSTED
   int32_t max_batch_tokens = 320;  // rows of one step
   int32_t max_context = 0;         // tokens a sequence, at most the model's
+  // Windows of requests that ask for none; absent: what the budgets buy
+  // (TieredCache::DefaultPolicy).
+  std::optional<PositionalPolicy> default_policy;
 };
 
 // Fixed-bucket histogram: counts a bucket (not cumulative), the last one unbounded.

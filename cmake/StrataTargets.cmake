@@ -8,7 +8,8 @@ endif()
 add_library(strata_flags INTERFACE)
 target_include_directories(strata_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
 target_compile_options(strata_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                                              -Wno-unused-parameter -ffp-contract=off)
+                                              -Wno-unused-parameter -Wno-missing-field-initializers
+                                              -ffp-contract=off)
 if(STRATA_WERROR)
   target_compile_options(strata_flags INTERFACE -Werror)
 endif()

@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/aligned_buffer.h"
+#include "base/half.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "bench/ladder.h"
+#include "bench/measure.h"
+#include "bench/suites.h"
+#include "kernels/backend.h"
+
+namespace strata::bench {
+namespace {
+
+// Pages of one sequence and layer, all in one format; a few distinct pages repeated, each
+// repetition with memory of its own.
+struct PagePool {
+  PageFormat format;
+  AlignedBuffer memory;
+  std::vector<KvPageView> pages;
+
+  PageRun Run() const {
+    return {.stored = format,
+            .read_k = format.k,
+            .read_v = format.v,
+            .first_block = 0,
+            .page_count = static_cast<int32_t>(pages.size()),
+            .tokens = static_cast<int32_t>(pages.size()) * kBlockTokens,
+            .pages = pages.data()};
+  }
+};
+
+std::vector<std::vector<Half>> RandomPages(const PageFormat& f16, int count) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<Half>> pages(count);
+  for (std::vector<Half>& page : pages) {
+    page.resize(f16.BaseBytes() / sizeof(Half));
+    for (Half& value : page) value = FloatToHalf(normal(random));
+  }
+  return pages;
+}
+
+absl::StatusOr<PagePool> Fill(const PageCodec& codec, const PageFormat& format,
+                              const std::vector<std::vector<Half>>& sources, int64_t pages) {
+  PagePool pool{.format = format, .memory = {}, .pages = {}};
+  const size_t page_bytes = format.Bytes();
+  STRATA_ASSIGN_OR_RETURN(pool.memory, AlignedBuffer::Allocate(page_bytes * pages));
+  const auto distinct = static_cast<int64_t>(sources.size());
+  for (int64_t i = 0; i < pages; ++i) {
+    std::byte* page = pool.memory.data() + page_bytes * i;
+    if (i < distinct) {
+      STRATA_RETURN_IF_ERROR(codec.Encode(reinterpret_cast<const std::byte*>(sources[i].data()),
+                                          format, page, page + format.BaseBytes()));
+    } else {
+      std::copy_n(pool.memory.data() + page_bytes * (i % distinct), page_bytes, page);
+    }
+    pool.pages.push_back({.base = page, .refine = page + format.BaseBytes()});
+  }
+  return pool;
+}
+
+std::vector<float> Attend(AttentionBackend& attention, const AttentionShape& shape,
+                          const std::vector<float>& q, const PageRun& run, PartialStates* states) {
+  const AttentionSequence sequence{.first_row = 0,
+                                   .rows = 1,
+                                   .first_position = run.tokens - 1,
+                                   .runs = absl::Span<const PageRun>(&run, 1)};
+  states->Reset(1, shape.query_heads, shape.head_dim);
+  attention.Attend(shape, q.data(), {&sequence, 1}, states);
+  std::vector<float> out(q.size());
+  FinishStates(*states, out.data());
+  return out;
+}
+
+// Root mean square of a - b relative to b's.
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
+  const AttentionShape shape{options.query_heads, options.kv_heads, options.head_dim};
+  STRATA_ASSIGN_OR_RETURN(Backend cpu, CreateCpuBackend({.threads = options.threads}));
+  const Backend reference = CreateReferenceBackend();
+  const PageFormat f16{KvKind::kF16, KvKind::kF16, shape.kv_heads, shape.head_dim};
+  const auto sources = RandomPages(f16, 64);
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0.0f, 1.0f / std::sqrt(float(shape.head_dim)));
+  std::vector<float> q(size_t{1} * shape.query_heads * shape.head_dim);
+  for (float& value : q) value = normal(random);
+
+  ThreadPool pool(options.threads);
+  const double bandwidth = ReadBandwidth(&pool);
+  nlohmann::json rows = nlohmann::json::array();
+  double f16_rate = 0;
+  for (const char* name : {"f16", "i4", "k4v2", "i2"}) {
+    STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(name));
+    const PageFormat format{kinds.k, kinds.v, shape.kv_heads, shape.head_dim};
+    STRATA_ASSIGN_OR_RETURN(const PagePool pages, Fill(*cpu.codec, format, sources,
+                                                       options.attend_tokens / kBlockTokens));
+    PartialStates states;
+    // The arithmetic (int8 q, 7-bit p) may add an error well below the format's own (I4's is 0.06).
+    PageRun part = pages.Run();
+    part.page_count = 64;
+    part.tokens = part.page_count * kBlockTokens;
+    const double error = RelativeError(Attend(*cpu.attention, shape, q, part, &states),
+                                       Attend(*reference.attention, shape, q, part, &states));
+    if (!(error < 0.02)) {
+      return absl::InternalError(
+          absl::StrCat(name, ": attention is off by ", error, " of the reference, limit 0.02"));
+    }
+    const PageRun run = pages.Run();
+    const double seconds =
+        MedianSeconds(options.runs, [&] { Attend(*cpu.attention, shape, q, run, &states); });
+    const double rate = run.tokens / seconds;
+    if (f16_rate == 0) f16_rate = rate;
+    const double bytes = static_cast<double>(format.Bytes()) * run.page_count;
+    rows.push_back({{"format", name},
+                    {"tokens_per_s", rate},
+                    {"ns_per_token_per_kv_head", seconds * 1e9 / run.tokens / shape.kv_heads},
+                    {"against_f16", rate / f16_rate},
+                    {"bytes_per_s", bytes / seconds},
+                    {"of_read_bandwidth", bytes / seconds / bandwidth},
+                    {"relative_error_against_reference", error}});
+  }
+  return nlohmann::json{{"benchmark", "attend"},
+                        {"backend", cpu.name},
+                        {"threads", pool.threads()},
+                        {"query_heads", shape.query_heads},
+                        {"kv_heads", shape.kv_heads},
+                        {"head_dim", shape.head_dim},
+                        {"tokens", options.attend_tokens},
+                        {"read_bandwidth_bytes_per_s", bandwidth},
+                        {"rows", rows}};
+}
+
+}  // namespace strata::bench

@@ -1,0 +1,139 @@
+#include "bench/ladder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+
+namespace strata::bench {
+namespace {
+
+constexpr const char* kForms =
+    "f16, i4, i2, k4v2, k2v4, ladder:SINK,RECENT,WARM[:WARMFORMAT,COLDFORMAT] or "
+    "all-f16:SINK,RECENT,WARM, optionally with +noedge";
+
+absl::Status BadLadder(absl::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", std::string(text), "' is not a ladder: expected ", kForms));
+}
+
+absl::Status ParseWindows(absl::string_view text, PositionalPolicy* policy) {
+  std::array<int32_t, 3> tokens{};
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  if (parts.size() != tokens.size()) return BadLadder(text);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!absl::SimpleAtoi(parts[i], &tokens[i]) || tokens[i] < 0 || tokens[i] % kBlockTokens != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("window '", parts[i], "' is not a multiple of ", kBlockTokens, " tokens"));
+    }
+  }
+  *policy = {tokens[0] / kBlockTokens, tokens[1] / kBlockTokens, tokens[2] / kBlockTokens};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TensorKinds> ParseKinds(absl::string_view text) {
+  if (text == "f16") return TensorKinds{KvKind::kF16, KvKind::kF16};
+  if (text == "i4" || text == "k4v4") return TensorKinds{KvKind::kI4, KvKind::kI4};
+  if (text == "i2" || text == "k2v2") return TensorKinds{KvKind::kI2, KvKind::kI2};
+  if (text == "k4v2") return TensorKinds{KvKind::kI4, KvKind::kI2};
+  if (text == "k2v4") return TensorKinds{KvKind::kI2, KvKind::kI4};
+  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text),
+                                                 "' is not a format: expected f16, i4, i2, k4v2 or "
+                                                 "k2v4"));
+}
+
+absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
+  Ladder ladder;
+  ladder.name = std::string(text);
+  absl::string_view body = text;
+  if (absl::ConsumeSuffix(&body, "+noedge")) ladder.edge_layers = 0;
+  const std::vector<std::string> parts = absl::StrSplit(body, ':');
+  ladder.warm = {KvKind::kI4, KvKind::kI4};
+  ladder.cold = {KvKind::kI2, KvKind::kI2};
+  if (parts[0] == "ladder" && (parts.size() == 2 || parts.size() == 3)) {
+    STRATA_RETURN_IF_ERROR(ParseWindows(parts[1], &ladder.policy));
+    if (parts.size() == 3) {
+      const std::vector<std::string> kinds = absl::StrSplit(parts[2], ',');
+      if (kinds.size() != 2) return BadLadder(text);
+      STRATA_ASSIGN_OR_RETURN(ladder.warm, ParseKinds(kinds[0]));
+      STRATA_ASSIGN_OR_RETURN(ladder.cold, ParseKinds(kinds[1]));
+    }
+    return ladder;
+  }
+  if (parts[0] == "all-f16" && parts.size() == 2) {
+    STRATA_RETURN_IF_ERROR(ParseWindows(parts[1], &ladder.policy));
+    ladder.warm = ladder.cold = TensorKinds{};
+    return ladder;
+  }
+  if (parts.size() != 1) return BadLadder(text);
+  STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(parts[0]));
+  if (kinds == TensorKinds{}) return ladder;  // f16: the default policy keeps everything hot
+  // One format behind the piece: the warm tier in that format, without an end.
+  ladder.policy = {1, 0, PositionalPolicy::kUnlimited};
+  ladder.cold = kinds;
+  ladder.warm = kinds;
+  return ladder;
+}
+
+double MeanBits(const SequenceUsage& usage) {
+  double bits = 0;
+  int64_t tokens = 0;
+  for (int i = 0; i < kTierCount; ++i) {
+    bits += usage.bits_per_value[i] * static_cast<double>(usage.tokens[i]);
+    tokens += usage.tokens[i];
+  }
+  return tokens > 0 ? bits / static_cast<double>(tokens) : 0;
+}
+
+absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
+                                                             const PageCodec* codec,
+                                                             const Ladder& ladder,
+                                                             const LadderCacheOptions& options) {
+  TierOptions tiers;
+  tiers.geometry = model.config().Geometry();
+  const int32_t layers = tiers.geometry.layers;
+  tiers.formats = TierFormats::Uniform(layers, ladder.warm, ladder.cold, ladder.edge_layers);
+  if (ladder.warm == ladder.cold && ladder.edge_layers > 0 && ladder.warm != TensorKinds{}) {
+    // One format everywhere: its end layers are I4 in the warm tier already.
+    for (int32_t layer = 0; layer < layers; ++layer) {
+      if (layer >= ladder.edge_layers && layer < layers - ladder.edge_layers) continue;
+      tiers.formats.warm[layer] = tiers.formats.cold[layer] = {KvKind::kI4, KvKind::kI4};
+    }
+  }
+  tiers.model_fingerprint = model.fingerprint();
+  tiers.basis_hash = model.basis().Hash();
+  tiers.piece_tokens = options.piece_tokens;
+  tiers.max_sequences = 1;
+  tiers.max_context = options.max_tokens;
+  const SlotNeed need =
+      WorstCase(ladder.policy, options.max_tokens, options.piece_tokens / kBlockTokens);
+  const auto block_bytes = TieredCache::BlockBytes(tiers);
+  // A tenth more for what a tier keeps beside its slots.
+  const auto budget = [&](Tier tier) {
+    const int i = static_cast<int>(tier);
+    const size_t slots = block_bytes[i] * need.blocks[i];
+    return slots == 0 ? size_t{0} : slots + slots / 10 + (size_t{4} << 20);
+  };
+  tiers.hot_bytes = budget(Tier::kHot);
+  tiers.warm_bytes = budget(Tier::kWarm);
+  tiers.cold_bytes = budget(Tier::kCold);
+  if (tiers.cold_bytes > 0) {
+    tiers.cold_path = absl::StrCat(options.cold_path, "/strata-bench-", getpid(), ".cold");
+    tiers.staging_bytes = options.stage_everything
+                              ? tiers.cold_bytes + (size_t{8} << 20)
+                              : std::max(tiers.cold_bytes / 4, size_t{8} << 20);
+  }
+  return TieredCache::Create(tiers, codec);
+}
+
+}  // namespace strata::bench

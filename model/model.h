@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,6 +48,9 @@ class Model {
                                              // of its data
   virtual size_t weight_bytes() const = 0;   // resident, prepared
   virtual const std::string& weight_format() const = 0;  // the commonest tensor type, "Q4_1"
+  // What an operator should know of the load, a line each: where the basis came from, what went
+  // wrong without stopping it.
+  virtual std::vector<std::string> load_notes() const { return {}; }
 
   // logits: [logit_rows][vocab_size]. An error of KvStep::BeginLayer is returned as it is and
   // leaves nothing half-done that a repeat would not overwrite.

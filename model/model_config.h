@@ -4,10 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "cache/layout/geometry.h"
 #include "kernels/linear_ops.h"
 
 namespace strata {
+
+class GgufFile;
 
 // What the metadata of a model file says about its shape. Filled and validated by ReadModelConfig.
 struct ModelConfig {
@@ -32,5 +35,10 @@ struct ModelConfig {
 
   KvGeometry Geometry() const { return {layers, kv_heads, head_dim}; }
 };
+
+// Reads the shape of a llama, qwen2 or qwen3 model. InvalidArgument for values that no model can
+// have; Unimplemented, by name, for an architecture or a feature that is not supported: a model
+// must never run with part of its arithmetic left out.
+absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 }  // namespace strata

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "model/unicode.h"
 
 namespace strata {
@@ -67,10 +68,7 @@ absl::StatusOr<SpmMerger> SpmMerger::Create(const Vocabulary* vocab) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tokenizer.ggml.tokens: there are byte tokens, but not ", ByteTokenText(missing)));
   }
-  if (!merger.has_bytes_ && vocab->unknown_id() < 0) {
-    return absl::InvalidArgumentError(
-        "tokenizer.ggml.tokens: neither byte tokens nor an unknown token");
-  }
+  STRATA_CHECK(merger.has_bytes_ || vocab->unknown_id() >= 0);
   return merger;
 }
 

@@ -18,8 +18,8 @@ namespace strata {
 // tokens. O(n log n). Immutable, borrows the vocabulary; any thread.
 class SpmMerger {
  public:
-  // InvalidArgument when scores are missing, when some byte tokens are but not all, or when there
-  // is neither a byte token nor an unknown token.
+  // InvalidArgument when the scores are missing, or some of the byte tokens. A vocabulary without
+  // byte tokens must have an unknown token.
   static absl::StatusOr<SpmMerger> Create(const Vocabulary* vocab);
 
   // Appends the tokens of `text`, which stands at `offset` in the input. With `space_prefix` a

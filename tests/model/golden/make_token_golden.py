@@ -11,8 +11,6 @@ import json
 import random
 import sys
 
-import llama_cpp
-
 SEED = 20240607
 
 PLAIN = [
@@ -83,6 +81,8 @@ def random_words(rng: random.Random, count: int) -> list[str]:
 
 
 def main() -> None:
+    import llama_cpp  # here, so that the texts can be had without it
+
     model_path, out_path = sys.argv[1:3]
     model = llama_cpp.Llama(model_path, vocab_only=True, verbose=False)
     rng = random.Random(SEED)

@@ -1,0 +1,105 @@
+#include "server/rpc/errors.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/message.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace strata::rpc {
+namespace {
+
+constexpr char kTypePrefix[] = "type.googleapis.com/";
+constexpr char kErrorDomain[] = "strata.v1";
+// A running request frees its memory in about a second at the least.
+constexpr std::chrono::milliseconds kBusyRetry{1000};
+
+void AddRetry(std::chrono::milliseconds delay, absl::Status* status) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(delay.count() / 1000);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(delay.count() % 1000 * 1000000));
+  AddDetail(retry, status);
+}
+
+std::string TypeUrl(const google::protobuf::Message& message) {
+  return absl::StrCat(kTypePrefix, message.GetDescriptor()->full_name());
+}
+
+}  // namespace
+
+void AddDetail(const google::protobuf::Message& detail, absl::Status* status) {
+  status->SetPayload(TypeUrl(detail), absl::Cord(detail.SerializeAsString()));
+}
+
+bool GetDetail(const absl::Status& status, google::protobuf::Message* detail) {
+  const auto payload = status.GetPayload(TypeUrl(*detail));
+  return payload.has_value() && detail->ParseFromString(std::string(*payload));
+}
+
+absl::Status FieldViolations::ToStatus() const {
+  if (violations_.empty()) return absl::OkStatus();
+  google::rpc::BadRequest details;
+  std::vector<std::string> lines;
+  for (const auto& [field, description] : violations_) {
+    auto* violation = details.add_field_violations();
+    violation->set_field(field);
+    violation->set_description(description);
+    lines.push_back(absl::StrCat(field, ": ", description));
+  }
+  absl::Status status = absl::InvalidArgumentError(absl::StrJoin(lines, "; "));
+  AddDetail(details, &status);
+  return status;
+}
+
+absl::Status InvalidField(absl::string_view field, absl::string_view description) {
+  FieldViolations violations;
+  violations.Add(std::string(field), std::string(description));
+  return violations.ToStatus();
+}
+
+absl::Status UnsupportedField(absl::string_view field, absl::string_view what) {
+  return absl::UnimplementedError(
+      absl::StrCat(field, what.empty() ? "" : " ", what, " is not supported by this server"));
+}
+
+absl::Status ContextLengthExceeded(absl::string_view field, int64_t prompt_tokens, int64_t limit) {
+  const std::string count =
+      prompt_tokens < 0 ? absl::StrCat("more than ", limit) : absl::StrCat(prompt_tokens);
+  absl::Status status = InvalidField(
+      field, absl::StrCat("the prompt has ", count, " tokens; with at least one to generate, ",
+                          limit, " is the limit of the context"));
+  google::rpc::ErrorInfo info;
+  info.set_reason("CONTEXT_LENGTH_EXCEEDED");
+  info.set_domain(kErrorDomain);
+  if (prompt_tokens >= 0) (*info.mutable_metadata())["prompt_tokens"] = absl::StrCat(prompt_tokens);
+  (*info.mutable_metadata())["context_length"] = absl::StrCat(limit);
+  AddDetail(info, &status);
+  return status;
+}
+
+absl::Status UnavailableFor(absl::string_view why, std::chrono::milliseconds retry) {
+  absl::Status status = absl::UnavailableError(why);
+  AddRetry(retry, &status);
+  return status;
+}
+
+absl::Status DescribeEngineError(const absl::Status& status,
+                                 const std::vector<std::pair<std::string, std::string>>& quotas) {
+  absl::Status described = status;
+  const bool never = absl::IsOutOfRange(status);
+  if (never) described = absl::ResourceExhaustedError(status.message());
+  if (absl::IsResourceExhausted(described)) {
+    google::rpc::QuotaFailure failure;
+    for (const auto& [subject, description] : quotas) {
+      auto* violation = failure.add_violations();
+      violation->set_subject(subject);
+      violation->set_description(description);
+    }
+    AddDetail(failure, &described);
+  }
+  const bool transient = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  if (transient) AddRetry(kBusyRetry, &described);
+  return described;
+}
+
+}  // namespace strata::rpc

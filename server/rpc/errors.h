@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace strata::rpc {
+
+// Errors of the RPC layer are absl::Status values whose payloads are google.rpc messages: the
+// payload's URL is the type URL, its bytes the message. ToGrpcStatus puts them into the trailer.
+
+// Replaces any detail of the same type.
+void AddDetail(const google::protobuf::Message& detail, absl::Status* status);
+// Whether `status` has a detail of the type of `detail`; fills it.
+bool GetDetail(const absl::Status& status, google::protobuf::Message* detail);
+
+// Collects what is wrong with a request, so that a client is told all of it at once.
+class FieldViolations {
+ public:
+  void Add(std::string field, std::string description) {
+    violations_.emplace_back(std::move(field), std::move(description));
+  }
+  bool empty() const { return violations_.empty(); }
+  // InvalidArgument with BadRequest, or OK when there is none.
+  absl::Status ToStatus() const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> violations_;
+};
+
+absl::Status InvalidField(absl::string_view field, absl::string_view description);
+// UNIMPLEMENTED naming the field; `what` says which values, or "" for all.
+absl::Status UnsupportedField(absl::string_view field, absl::string_view what);
+// INVALID_ARGUMENT with ErrorInfo CONTEXT_LENGTH_EXCEEDED. `prompt_tokens` < 0: only known to be
+// too many.
+absl::Status ContextLengthExceeded(absl::string_view field, int64_t prompt_tokens, int64_t limit);
+// UNAVAILABLE with RetryInfo.
+absl::Status UnavailableFor(absl::string_view why, std::chrono::milliseconds retry);
+
+// An error of the engine as a client should see it: RESOURCE_EXHAUSTED gets RetryInfo and
+// QuotaFailure naming `subject`; OutOfRange (it can never fit) becomes RESOURCE_EXHAUSTED without a
+// retry; UNAVAILABLE gets RetryInfo.
+absl::Status DescribeEngineError(const absl::Status& status,
+                                 const std::vector<std::pair<std::string, std::string>>& quotas);
+
+}  // namespace strata::rpc

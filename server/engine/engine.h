@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,11 +20,13 @@ namespace strata {
 struct EngineOptions {
   int32_t max_sequences = 16;      // running at once
   int32_t queue_max = 256;         // waiting; more are refused with RESOURCE_EXHAUSTED
-  int32_t max_batch_tokens = 320;  // rows of one step
+  int32_t max_batch_tokens = 320;  // rows of one step, >= piece_tokens + max_sequences - 1
   int32_t max_context = 0;         // tokens a sequence, at most the model's
   // Windows of requests that ask for none; absent: what the budgets buy
   // (TieredCache::DefaultPolicy).
   std::optional<PositionalPolicy> default_policy;
+  int32_t recomputes_max = 4;            // of one request, after damaged records; then DATA_LOSS
+  std::chrono::seconds stall_after{30};  // work and no step for so long is a stall
 };
 
 // Fixed-bucket histogram: counts a bucket (not cumulative), the last one unbounded.
@@ -45,6 +48,7 @@ struct EngineSnapshot {
   uint64_t rejected_queue_full = 0;
   uint64_t rejected_capacity = 0;
   uint64_t rejected_queue_timeout = 0;
+  uint64_t rejected_invalid = 0;  // INVALID_ARGUMENT
   uint64_t prompt_tokens = 0;
   uint64_t generation_tokens = 0;
   uint64_t recomputed_tokens = 0;
@@ -62,9 +66,9 @@ class Engine {
                                                         const Clock* clock);
   virtual ~Engine() = default;  // cancels what still runs
 
-  // Any thread. Validates against the model and the tiers, then queues; returns a ticket for
-  // Cancel. The sink gets every outcome, refusals included (possibly before Submit returns); it is
-  // kept alive until its terminal event.
+  // Any thread. Queues the request; returns a ticket for Cancel. The sink gets every outcome, on
+  // the engine thread, refusals included (possibly before Submit returns); it is kept alive until
+  // its terminal event. The caller bounds how many refused requests it has outstanding.
   virtual uint64_t Submit(Request request, std::shared_ptr<RequestSink> sink) = 0;
   // Any thread. The request ends with CANCELLED within one step, wherever it is; unknown tickets
   // and finished requests are ignored.
@@ -72,6 +76,7 @@ class Engine {
 
   // Any thread; never null.
   virtual std::shared_ptr<const EngineSnapshot> Snapshot() const = 0;
+  // With max_context resolved: the least of the option, the model's and the tiers'.
   virtual const EngineOptions& options() const = 0;
   virtual const TierOptions& tier_options() const = 0;
   virtual const PositionalPolicy& default_policy() const = 0;

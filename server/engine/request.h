@@ -17,6 +17,12 @@
 
 namespace strata {
 
+// Refusals that clients tell apart begin with one of these words, then ": " and the figures.
+inline constexpr char kContextLengthExceeded[] = "CONTEXT_LENGTH_EXCEEDED";  // INVALID_ARGUMENT
+inline constexpr char kQueueFull[] = "QUEUE_FULL";                           // RESOURCE_EXHAUSTED
+inline constexpr char kQueueTimeout[] = "QUEUE_TIMEOUT";                     // RESOURCE_EXHAUSTED
+inline constexpr char kKvCapacity[] = "KV_CAPACITY";  // RESOURCE_EXHAUSTED: can never fit
+
 enum class FinishReason : uint8_t { kEos, kStop, kLength, kContext, kTimeLimit };
 
 enum class PolicyPreset : uint8_t { kDefault, kExact, kBalanced, kCompact };
@@ -31,19 +37,20 @@ struct PolicyRequest {
 };
 
 struct StopCriteria {
-  int32_t max_tokens = 0;  // > 0
-  int32_t min_tokens = 0;
-  std::vector<std::string> stop;
+  int32_t max_tokens = 0;         // > 0
+  int32_t min_tokens = 0;         // EOS and stop_token_ids are not drawn before; at most max_tokens
+  std::vector<std::string> stop;  // none empty; needs detokenize
   std::vector<int32_t> stop_token_ids;
   bool include_stop = false;
   bool ignore_eos = false;
   std::optional<std::chrono::nanoseconds> time_limit;  // from admission; reason TIME_LIMIT
 };
 
-// A validated request, as the RPC layer hands it over.
+// A request as the RPC layer hands it over. The engine checks it against model and tiers.
 struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // not empty
+  uint32_t choice = 0;          // which of n, for the sampler's generator
   SamplingParams sampling;
   StopCriteria stop;
   PolicyRequest policy;
@@ -52,7 +59,7 @@ struct Request {
   int32_t stream_interval = 1;                     // tokens a Delta, at least
   std::optional<Clock::TimePoint> deadline;        // DEADLINE_EXCEEDED after it
   std::optional<Clock::TimePoint> queue_deadline;  // RESOURCE_EXHAUSTED if still waiting then
-  Clock::TimePoint received;
+  Clock::TimePoint received{};                     // not set: when it was submitted
 };
 
 struct StartedEvent {
@@ -60,8 +67,8 @@ struct StartedEvent {
   PositionalPolicy policy;  // effective
 };
 struct DeltaEvent {
-  std::string text;  // whole UTF-8, nothing that may become a stop string
-  std::vector<int32_t> token_ids;
+  std::string text;                  // whole UTF-8, nothing that may become a stop string
+  std::vector<int32_t> token_ids;    // the EOS or stop token included
   std::vector<SampledToken> tokens;  // with raw log probabilities
   int32_t completion_tokens = 0;     // so far
 };
@@ -81,8 +88,9 @@ struct FinishedEvent {
 };
 
 // Receives one request's events in order: OnStarted, OnDelta..., then exactly one of OnFinished and
-// OnError (E1). Called on the engine thread: must not block. A request refused before it started
-// gets only OnError.
+// OnError (E1). Always called on the engine thread, refusals too: must not block, but may cancel.
+// A request refused before it started gets only OnError. Whoever got the terminal event
+// finds it counted in Engine::Snapshot().
 class RequestSink {
  public:
   virtual ~RequestSink() = default;

@@ -1,0 +1,208 @@
+#include "kernels/cpu/attention_cpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/attention_plan.h"
+
+namespace strata {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+const AttentionKernels& KernelsOf(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return kAttentionScalar;
+    case Isa::kAvx2:
+      return kAttentionAvx2;
+    case Isa::kAvx512:
+      return kAttentionAvx512;
+  }
+  return kAttentionScalar;
+}
+
+// Floats on cache lines; grows, never shrinks.
+class FloatScratch {
+ public:
+  float* Get(size_t count) {
+    const size_t lines = (count + 15) / 16;
+    if (lines_.size() < lines) lines_.resize(lines);
+    return lines_.empty() ? nullptr : lines_.front().values;
+  }
+
+ private:
+  struct alignas(64) Line {
+    float values[16];
+  };
+  std::vector<Line> lines_;
+};
+
+// What one thread works in.
+struct ThreadScratch {
+  FloatScratch q, scores, split, total;
+  alignas(64) int8_t folded[kCodeQueriesMax * kHeadDimMax];
+};
+
+// Attention on the CPU: plans a call as items (attention_plan.h), runs them on the pool, merges.
+// Owned by a backend; engine thread. The order of arithmetic of a query follows from the pages it
+// sees alone: splits are cut at fixed block indices and always merged in order, whether one item
+// does them all or several items leave their states in slots for the last one to finish.
+class CpuAttention final : public AttentionBackend {
+ public:
+  CpuAttention(Isa isa, ThreadPool* pool)
+      : kernels_(KernelsOf(isa)), pool_(pool), scratch_(pool->threads()) {}
+
+  void Attend(const AttentionShape& shape, const float* q,
+              absl::Span<const AttentionSequence> sequences, PartialStates* states) override;
+
+ private:
+  // The call in progress, shared by its items.
+  struct Call {
+    const AttentionShape& shape;
+    const float* q;
+    PartialStates* states;
+    int32_t group;
+    int32_t v_group;
+  };
+
+  void RunItem(const Call& call, const AttentionItem& item, ThreadScratch* scratch);
+  void AttendSplits(const Call& call, const AttentionItem& item, ThreadScratch* scratch,
+                    const StateView& total);
+  StateView Slot(const Call& call, const AttentionUnit& unit, int32_t split);
+  static StateView ViewOf(float* floats, int32_t queries, int32_t head_dim);
+  static void Publish(const Call& call, const AttentionUnit& unit, const StateView& total);
+
+  const AttentionKernels& kernels_;
+  ThreadPool* pool_;
+  AttentionPlan plan_;
+  FloatScratch slots_;
+  float* slot_floats_ = nullptr;
+  std::vector<ThreadScratch> scratch_;
+};
+
+StateView CpuAttention::ViewOf(float* floats, int32_t queries, int32_t head_dim) {
+  float* m = floats + size_t{1} * queries * head_dim;
+  return {floats, m, m + queries};
+}
+
+StateView CpuAttention::Slot(const Call& call, const AttentionUnit& unit, int32_t split) {
+  const int32_t queries = unit.rows * call.group;
+  const size_t floats = AttentionPlan::StateFloats(queries, call.shape.head_dim);
+  return ViewOf(slot_floats_ + unit.first_slot + floats * split, queries, call.shape.head_dim);
+}
+
+// Folds the finished states into the caller's, in natural units.
+void CpuAttention::Publish(const Call& call, const AttentionUnit& unit, const StateView& total) {
+  const int32_t dim = call.shape.head_dim;
+  for (int32_t i = 0; i < unit.rows * call.group; ++i) {
+    if (total.l[i] == 0.0f) continue;
+    const int32_t row = unit.sequence->first_row + unit.first_row + i / call.group;
+    const size_t state =
+        size_t{1} * row * call.shape.query_heads + unit.kv_head * call.group + i % call.group;
+    float* o = &call.states->o[state * dim];
+    const float* add = total.o + size_t{1} * i * dim;
+    float& m = call.states->m[state];
+    float& l = call.states->l[state];
+    const float total_m = total.m[i] * kLn2;
+    if (l == 0.0f) {
+      m = total_m;
+      l = total.l[i];
+      std::copy_n(add, dim, o);
+      continue;
+    }
+    const float top = std::max(m, total_m);
+    const float keep = std::exp(m - top);
+    const float gain = std::exp(total_m - top);
+    for (int32_t c = 0; c < dim; ++c) o[c] = o[c] * keep + add[c] * gain;
+    l = l * keep + total.l[i] * gain;
+    m = top;
+  }
+}
+
+void CpuAttention::AttendSplits(const Call& call, const AttentionItem& item, ThreadScratch* scratch,
+                                const StateView& total) {
+  const AttentionUnit& unit = plan_.units()[item.unit];
+  const int32_t dim = call.shape.head_dim;
+  const int32_t queries = unit.rows * call.group;
+  const size_t state_floats = AttentionPlan::StateFloats(queries, dim);
+  SplitArgs args{};
+  args.head_dim = dim;
+  args.v_group = call.v_group;
+  args.queries = queries;
+  args.group = call.group;
+  args.first_position = unit.sequence->first_position + unit.first_row;
+  args.scores = scratch->scores.Get(size_t{1} * queries * kScoreStride);
+  args.folded = scratch->folded;
+
+  float* scaled = scratch->q.Get(size_t{1} * queries * dim);
+  for (int32_t r = 0; r < unit.rows; ++r) {
+    const size_t row = size_t{1} * (unit.sequence->first_row + unit.first_row + r);
+    const float* q = call.q + (row * call.shape.query_heads + unit.kv_head * call.group) * dim;
+    const int32_t values = call.group * dim;
+    for (int32_t c = 0; c < values; ++c) scaled[r * values + c] = q[c] * kLog2E;
+  }
+  args.q = scaled;
+
+  // The next split's pages are known while one is read, so that they can be fetched ahead.
+  HeadPage pages[2][kSplitPagesMax];
+  int32_t counts[2];
+  counts[item.first_split & 1] =
+      plan_.HeadPages(unit, item.first_split, pages[item.first_split & 1]);
+  for (int32_t s = item.first_split; s < item.end_split; ++s) {
+    counts[(s + 1) & 1] =
+        s + 1 < item.end_split ? plan_.HeadPages(unit, s + 1, pages[(s + 1) & 1]) : 0;
+    args.pages = pages[s & 1];
+    args.page_count = counts[s & 1];
+    args.next = counts[(s + 1) & 1] > 0 ? pages[(s + 1) & 1] : nullptr;
+    args.out =
+        unit.slotted ? Slot(call, unit, s) : ViewOf(scratch->split.Get(state_floats), queries, dim);
+    kernels_.attend_split(args);
+    if (!unit.slotted) kernels_.merge(queries, dim, args.out, total);
+  }
+}
+
+void CpuAttention::RunItem(const Call& call, const AttentionItem& item, ThreadScratch* scratch) {
+  const AttentionUnit& unit = plan_.units()[item.unit];
+  const int32_t queries = unit.rows * call.group;
+  const int32_t dim = call.shape.head_dim;
+  const StateView total =
+      ViewOf(scratch->total.Get(AttentionPlan::StateFloats(queries, dim)), queries, dim);
+  std::fill_n(total.l, queries, 0.0f);
+  AttendSplits(call, item, scratch, total);
+  if (unit.slotted) {
+    if (!plan_.FinishSplits(item)) return;
+    for (int32_t s = 0; s < unit.split_count; ++s) {
+      kernels_.merge(queries, dim, Slot(call, unit, s), total);
+    }
+  }
+  Publish(call, unit, total);
+}
+
+void CpuAttention::Attend(const AttentionShape& shape, const float* q,
+                          absl::Span<const AttentionSequence> sequences, PartialStates* states) {
+  STRATA_CHECK(shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0);
+  STRATA_CHECK(shape.head_dim > 0 && shape.head_dim % 16 == 0 && shape.head_dim <= kHeadDimMax);
+  STRATA_CHECK(states->heads == shape.query_heads && states->head_dim == shape.head_dim);
+  plan_.Build(shape, sequences, pool_->threads());
+  slot_floats_ = slots_.Get(plan_.slot_floats());
+  const PageFormat format{KvKind::kI4, KvKind::kI4, shape.kv_heads, shape.head_dim};
+  const Call call{shape, q, states, shape.query_heads / shape.kv_heads, format.VGroup()};
+  const auto run = [&](int64_t i, int thread) {
+    RunItem(call, plan_.items()[i], &scratch_[thread]);
+  };
+  pool_->ParallelFor(static_cast<int64_t>(plan_.items().size()), run);
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> MakeCpuAttention(Isa isa, ThreadPool* pool) {
+  return std::make_unique<CpuAttention>(isa, pool);
+}
+
+}  // namespace strata

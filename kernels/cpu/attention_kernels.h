@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// What attention asks of the objects built for one instruction set: pointers and PODs only, no
+// function that could be emitted in more than one of them.
+namespace strata {
+
+enum class CodeBits : uint8_t { kF16, kI4, kI2 };
+
+// One KV head's part of one page: where its regions lie (page_format.h; an I4 or I2 region is the
+// hi plane, then mn, then s) and which tokens count, causality apart.
+struct HeadPage {
+  const uint8_t* k;
+  const uint8_t* k_lo;  // read only where k_bits is kI4
+  const uint8_t* v;
+  const uint8_t* v_lo;
+  uint64_t visible;  // bit t: token t is valid and not skipped
+  int32_t position;  // of token 0
+  CodeBits k_bits;
+  CodeBits v_bits;
+};
+
+// A split is a few consecutive pages that share one softmax maximum: at most this many.
+inline constexpr int32_t kSplitPagesMax = 8;
+inline constexpr int32_t kSplitTokensMax = kSplitPagesMax * 64;
+// Floats between two queries' scores: a multiple of 64 bytes, but not of what maps to one cache
+// set.
+inline constexpr int32_t kScoreStride = kSplitTokensMax + 16;
+inline constexpr int32_t kHeadDimMax = 256;
+// Queries that share one pass over a page's codes.
+inline constexpr int32_t kCodeQueriesMax = 4;
+
+// Partial states of some queries of one KV head. Scores are in log2 units here, so m is too.
+// The empty state is l = 0 whatever m and o are.
+struct StateView {
+  float* o;  // [queries][head_dim]
+  float* m;  // [queries]
+  float* l;  // [queries]
+};
+
+struct SplitArgs {
+  int32_t head_dim;
+  int32_t v_group;         // channels that share a V parameter pair
+  int32_t queries;         // rows * group; query i is of row i / group
+  int32_t group;           // query heads a KV head
+  int32_t first_position;  // of row 0
+  int32_t page_count;
+  const float* q;         // [queries][head_dim], times log2(e)
+  const HeadPage* pages;  // [page_count]
+  const HeadPage* next;   // the page read after these, or null: it is fetched ahead
+  float* scores;          // scratch [queries][kScoreStride], 64-byte aligned
+  int8_t* folded;         // scratch [kCodeQueriesMax][kHeadDimMax], 64-byte aligned
+  StateView out;
+};
+
+struct AttentionKernels {
+  // The state of every query over the pages of one split. A query's bits depend on nothing but the
+  // query and the pages that it sees.
+  void (*attend_split)(const SplitArgs& args);
+  // Folds `count` source states into the targets.
+  void (*merge)(int32_t count, int32_t head_dim, const StateView& source, const StateView& target);
+  // out[i] = 2^x[i] for x <= 0, exactly 0 below 2^-126 (for the tests).
+  void (*exp2)(const float* x, int32_t count, float* out);
+};
+
+extern const AttentionKernels kAttentionScalar;
+extern const AttentionKernels kAttentionAvx2;
+extern const AttentionKernels kAttentionAvx512;
+
+}  // namespace strata

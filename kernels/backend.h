@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/linear_ops.h"
 #include "kernels/page_codec.h"
@@ -13,7 +14,8 @@ namespace strata {
 
 // One device's implementations of the three kernel interfaces.
 struct Backend {
-  std::string name;  // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512"
+  std::string name;                  // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512"
+  std::unique_ptr<ThreadPool> pool;  // what the others share; null where they need none
   std::unique_ptr<LinearOps> linear;
   std::unique_ptr<PageCodec> codec;
   std::unique_ptr<AttentionBackend> attention;
@@ -24,8 +26,8 @@ struct CpuBackendOptions {
   std::string force_isa;  // "", "scalar", "avx2" or "avx512"; empty reads STRATA_FORCE_ISA
 };
 
-// InvalidArgument for an unknown ISA name, FailedPrecondition naming the missing CPU feature for
-// one this CPU lacks.
+// InvalidArgument for an unknown ISA name or a thread count out of range, FailedPrecondition naming
+// the missing CPU feature for one this CPU lacks.
 absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
 
 // Scalar, double accumulators, no int8 activations: the oracle of every other backend.

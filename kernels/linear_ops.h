@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cache/layout/page_format.h"
@@ -30,6 +31,7 @@ struct WeightTypeInfo {
   int32_t block_values;  // values a block; a row is whole blocks
   int32_t block_bytes;
 };
+inline constexpr int kWeightTypes = 11;
 const WeightTypeInfo& InfoOf(WeightType type);
 
 // A matrix as it lies in the model file, borrowed: out_features rows of in_features values.
@@ -39,6 +41,18 @@ struct WeightSource {
   int32_t in_features = 0;
   const std::byte* data = nullptr;
 };
+
+// The most in_features, and the most out_features over all sources, that Prepare takes: sizes in
+// bytes then fit in 64 bits whatever a model file claims.
+inline constexpr int32_t kMaxFeatures = 1 << 24;
+
+// What every backend's Prepare demands of its sources: at least one, known types, whole blocks,
+// positive sizes within kMaxFeatures, one in_features for all. InvalidArgument naming the value and
+// the limit.
+absl::Status ValidateSources(absl::Span<const WeightSource> sources);
+
+// Bytes of one row as the file stores it. in_features must be whole blocks.
+size_t RowBytes(WeightType type, int32_t in_features);
 
 // A matrix prepared for one backend; the source is no longer needed. Opaque, immutable.
 class WeightMatrix {

@@ -1,0 +1,103 @@
+#include "kernels/cpu/weights_packed.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/weights_codes.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kSlabBytes = size_t{32} << 20;
+
+size_t RoundUp64(size_t n) { return (n + 63) / 64 * 64; }
+
+TileRecord RecordOf(const PackedSegment& segment, int32_t tile, int32_t record) {
+  const PackedFormat& format = kPackedFormat[static_cast<int>(segment.type)];
+  std::byte* base = segment.tiles + segment.tile_bytes * tile;
+  return {base + size_t{1} * format.param_bytes * record,
+          base + segment.codes_offset + size_t{1} * format.code_bytes * record};
+}
+
+void PackTile(const WeightSource& source, const PackedSegment& segment, int32_t tile) {
+  const WeightTypeInfo& info = InfoOf(source.type);
+  const size_t row_bytes = RowBytes(source.type, source.in_features);
+  const int32_t records = source.in_features / info.block_values;
+  const int32_t first = tile * kTileOutputs;
+  const int32_t lanes = std::min(kTileOutputs, source.out_features - first);
+  for (int32_t record = 0; record < records; ++record) {
+    const TileRecord target = RecordOf(segment, tile, record);
+    for (int32_t lane = 0; lane < lanes; ++lane) {
+      const std::byte* block =
+          source.data + row_bytes * (first + lane) + size_t{1} * info.block_bytes * record;
+      PackBlock(source.type, block, lane, target);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<WeightArena::Piece> WeightArena::Allocate(size_t bytes) {
+  if (bytes > kSlabBytes / 2) {
+    STRATA_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(bytes));
+    auto own = std::make_shared<AlignedBuffer>(std::move(buffer));
+    return Piece{own, own->data()};
+  }
+  if (slab_ == nullptr || kSlabBytes - used_ < bytes) {
+    STRATA_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(kSlabBytes));
+    slab_ = std::make_shared<AlignedBuffer>(std::move(buffer));
+    used_ = 0;
+  }
+  std::byte* data = slab_->data() + used_;
+  used_ += RoundUp64(bytes);
+  return Piece{slab_, data};
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(
+    absl::Span<const WeightSource> sources, ThreadPool* pool, WeightArena* arena) {
+  auto matrix = std::make_unique<PackedMatrix>();
+  matrix->in_features_ = sources[0].in_features;
+  for (const WeightSource& source : sources) {
+    const PackedFormat& format = kPackedFormat[static_cast<int>(source.type)];
+    const size_t records = source.in_features / format.record_values;
+    PackedSegment segment;
+    segment.type = source.type;
+    segment.first_output = matrix->out_features_;
+    segment.outputs = source.out_features;
+    segment.first_tile = matrix->tile_count_;
+    segment.codes_offset = RoundUp64(records * format.param_bytes);
+    segment.tile_bytes = RoundUp64(segment.codes_offset + records * format.code_bytes);
+    matrix->segments_.push_back(segment);
+    matrix->out_features_ += segment.outputs;
+    matrix->tile_count_ += segment.tile_count();
+    matrix->bytes_ += segment.tile_bytes * segment.tile_count();
+  }
+  STRATA_ASSIGN_OR_RETURN(matrix->memory_, arena->Allocate(matrix->bytes_));
+  std::byte* next = matrix->memory_.data;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    PackedSegment& segment = matrix->segments_[i];
+    segment.tiles = next;
+    next += segment.tile_bytes * segment.tile_count();
+    pool->ParallelFor(segment.tile_count(), [&](int64_t tile, int) {
+      PackTile(sources[i], segment, static_cast<int32_t>(tile));
+    });
+  }
+  return matrix;
+}
+
+void PackedMatrix::DequantizeRow(int32_t output, float* out) const {
+  STRATA_CHECK(output >= 0 && output < out_features_);
+  const auto next =
+      std::upper_bound(segments_.begin(), segments_.end(), output,
+                       [](int32_t o, const PackedSegment& s) { return o < s.first_output; });
+  const PackedSegment& segment = *(next - 1);
+  const int32_t row = output - segment.first_output;
+  const int32_t block = InfoOf(segment.type).block_values;
+  for (int32_t i = 0; i < in_features_; i += block) {
+    UnpackBlock(segment.type, RecordOf(segment, row / kTileOutputs, i / block), row % kTileOutputs,
+                out + i);
+  }
+}
+
+}  // namespace strata

@@ -13,8 +13,16 @@ namespace strata {
 // bias, bans, min_tokens -> repetition (prompt + output) -> frequency and presence (output only) ->
 // temperature 0: argmax, lowest id wins -> temperature -> top_k -> typical -> top_p -> min_p ->
 // draw.
+//   repetition   a token seen: logit / penalty if it is positive, logit * penalty if not (CTRL,
+//                arXiv:1909.05858, section 4.1)
+//   frequency    logit - penalty * times seen; presence: logit - penalty if seen (OpenAI's API)
+//   typical      fewest tokens of the least |-log p - entropy| whose mass is at least typical_p
+//                (arXiv:2202.00666)
+//   top_p        fewest tokens of the greatest p whose mass is at least top_p
+//   min_p        p at least min_p times the greatest p
+// Each filter works on what the one before left, renormalised; of equals the lowest id goes first.
 struct SamplingParams {
-  float temperature = 0.0f;  // 0: greedy
+  float temperature = 0.0f;  // 0 (or below 1e-6): greedy
   uint32_t top_k = 0;        // 0: all
   float top_p = 1.0f;
   float min_p = 0.0f;
@@ -47,18 +55,47 @@ struct SampledToken {
 
 // Scratch-owning; one a thread. The draw is a counter-based function of (seed, position, choice),
 // so neither batch make-up nor preemption can change it.
+//
+// A logit of NaN counts as -infinity. When that leaves nothing to choose from, the lowest id that
+// is neither banned nor suppressed is taken (0 when there is none).
 class Sampler {
  public:
+  // `params` is valid for logits.size() tokens; `logits` is not empty.
   SampledToken Sample(const SamplingParams& params, const SamplingState& state,
                       absl::Span<const float> logits);
 
  private:
   struct Candidate {
-    int32_t id;
-    float logit;
-    float probability;
+    int32_t id = 0;
+    float logit = 0;     // after temperature; the greatest is 0
+    float weight = 0;    // e^logit: the probability, not normalised
+    float surprise = 0;  // typical's measure
   };
+  void Adjust(const SamplingParams& params, const SamplingState& state,
+              absl::Span<const float> logits);
+  void PenalizeRepetition(const SamplingParams& params, const SamplingState& state);
+  void PenalizeOutput(const SamplingParams& params, const SamplingState& state);
+  int32_t Choose(const SamplingParams& params, const SamplingState& state);
+  int32_t LowestAllowed(const SamplingParams& params, const SamplingState& state);
+
+  void CollectCandidates(float greatest, float temperature);
+  void KeepTopK(size_t count);
+  void Weigh();
+  void KeepTypical(double mass);
+  void KeepTopP(double mass);
+  void KeepMinP(float ratio);
+  template <typename Before>
+  void KeepMass(double mass, Before before);
+  double TotalWeight() const;
+  int32_t Draw(double uniform);
+
+  template <typename Id>
+  void Count(absl::Span<const Id> ids);
+  void ClearCounts();
+
   std::vector<float> adjusted_;
+  std::vector<uint32_t> counts_;   // by id: how often Count saw it
+  std::vector<uint32_t> counted_;  // the ids whose count is not 0, in no order
   std::vector<Candidate> candidates_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ class GgufBuilder {
   }
   // `type` is GGUF's number of the value's type.
   GgufBuilder& Value(const std::string& key, uint32_t type, const std::string& bytes) {
+    if (skipped_.count(key) != 0) return *this;
     values_ += Text(key) + Bytes(type) + bytes;
     ++value_count_;
     return *this;
@@ -63,6 +65,12 @@ class GgufBuilder {
     ++tensor_count_;
     data_ += data;
     data_.resize((data_.size() + kAlignment - 1) / kAlignment * kAlignment);
+    return *this;
+  }
+
+  // Metadata and tensors of that name are left out from now on.
+  GgufBuilder& Skip(const std::string& name) {
+    skipped_.insert(name);
     return *this;
   }
 
@@ -122,6 +130,7 @@ class GgufBuilder {
     return ~0u;
   }
 
+  std::set<std::string> skipped_;
   std::string values_;
   std::string table_;
   std::string data_;

@@ -1,5 +1,8 @@
 #include "model/gguf_file.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <random>
 #include <string>
@@ -14,14 +17,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// Files live in memory: tens of thousands of them are opened.
 class GgufFileTest : public ::testing::Test {
  protected:
-  std::string Path() const {
-    return ::testing::TempDir() + "/" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".gguf";
-  }
+  ~GgufFileTest() override { close(fd_); }
+
+  std::string Path() const { return "/proc/self/fd/" + std::to_string(fd_); }
   absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& bytes) {
-    GgufBuilder::WriteFile(Path(), bytes);
+    EXPECT_EQ(ftruncate(fd_, 0), 0);
+    EXPECT_EQ(pwrite(fd_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     return GgufFile::Open(Path());
   }
   void ExpectError(const std::string& bytes, absl::StatusCode code, const std::string& message) {
@@ -46,7 +50,9 @@ class GgufFileTest : public ::testing::Test {
         .Tensor("matrix", WeightType::kQ8_0, {64, 2}, std::string(4 * 34, '\x11'));
     return builder;
   }
-  ~GgufFileTest() override { std::remove(Path().c_str()); }
+
+ private:
+  const int fd_ = memfd_create("gguf", MFD_CLOEXEC);
 };
 
 TEST_F(GgufFileTest, ReadsMetadataAndTensors) {

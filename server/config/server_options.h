@@ -1,0 +1,95 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tiering/tier_options.h"
+
+namespace strata {
+
+struct ModelSection {
+  std::string path;                  // GGUF file
+  std::string name;                  // what clients call it; empty: the file's name without .gguf
+  std::string basis = "calibrated";  // of K and V: calibrated, vrot or plain
+  std::string basis_cache;           // directory; empty: beside the model
+};
+
+struct ListenSection {
+  std::string address = "127.0.0.1:50051";  // gRPC; port 0: any free one
+  std::string metrics = "127.0.0.1:9464";   // HTTP; "none": no metrics
+  std::string address_file;                 // gets the bound addresses; empty: none
+  std::chrono::nanoseconds drain_timeout = std::chrono::seconds(30);
+};
+
+struct DeviceSection {
+  std::string device = "auto";  // auto or cpu
+  int32_t threads = 0;          // 0: one a usable CPU
+  std::string isa = "auto";     // auto, scalar, avx2 or avx512
+};
+
+// Layers [first, last] of the cold tier, stored alike.
+struct ColdLayers {
+  int32_t first = 0;
+  int32_t last = 0;
+  TensorKinds kinds;
+  friend bool operator==(const ColdLayers&, const ColdLayers&) = default;
+};
+
+// Absent: derived from the machine's memory (derive_options.h).
+struct CacheSection {
+  std::optional<uint64_t> hot_bytes;
+  std::optional<uint64_t> warm_bytes;
+  std::optional<uint64_t> cold_bytes;
+  std::optional<uint64_t> staging_bytes;
+  std::string cold_path;  // file of the cold tier; empty: none
+  bool cold_keep_refine = false;
+
+  TensorKinds warm_format{KvKind::kI4, KvKind::kI4};
+  TensorKinds cold_format{KvKind::kI2, KvKind::kI2};
+  int32_t cold_edge_layers = 2;         // at each end, kept at their warm format
+  std::vector<ColdLayers> cold_layers;  // over cold_format and cold_edge_layers
+
+  std::optional<int32_t> sink_tokens;  // windows, in tokens
+  std::optional<int32_t> hot_window;
+  std::optional<int32_t> warm_window;
+  int32_t piece_tokens = 256;
+
+  std::string io_engine = "auto";  // auto, io_uring or threads
+  int32_t io_depth = 64;           // reads and writes in flight
+  uint64_t disk_write_rate = 0;    // bytes a second; 0: unlimited
+};
+
+struct LimitsSection {
+  int32_t max_sequences = 16;      // running at once
+  int32_t max_context = 0;         // tokens a sequence; 0: the model's
+  int32_t queue_max = 256;         // waiting
+  int32_t max_batch_tokens = 320;  // rows of one step
+  int32_t default_max_tokens = 256;
+};
+
+struct LogSection {
+  std::string level = "info";   // debug, info, warn, error or off
+  std::string format = "text";  // text or json
+};
+
+// Everything an operator can set. Where each value may come from: load_options.h.
+struct ServerOptions {
+  static constexpr int32_t kEndlessWindow = PositionalPolicy::kUnlimited;
+
+  ModelSection model;
+  ListenSection listen;
+  DeviceSection device;
+  CacheSection cache;
+  LimitsSection limits;
+  LogSection log;
+
+  // What the options say about each other; InvalidArgument naming option, value and limit.
+  absl::Status Validate() const;
+};
+
+}  // namespace strata

@@ -2,11 +2,10 @@
 
 #include <cstdint>
 
+#include "cache/layout/tier.h"
+
 namespace strata {
 
-// The tiers, nearest first. The values index arrays and appear in metrics as "hot", "warm", "cold".
-enum class Tier : uint8_t { kHot = 0, kWarm = 1, kCold = 2 };
-inline constexpr int kTierCount = 3;
 const char* TierName(Tier tier);
 
 // Which precision the tokens of one sequence are read at, by position alone: block b, read by a
@@ -31,6 +30,9 @@ struct PositionalPolicy {
   }
   friend constexpr bool operator==(const PositionalPolicy&, const PositionalPolicy&) = default;
 };
+
+// First block of the last piece of a sequence of `tokens` tokens.
+int32_t LastPieceBlock(int32_t tokens, int32_t piece_blocks);
 
 // Slots a sequence can need at once, tier by tier: what admission reserves.
 struct SlotNeed {

@@ -50,6 +50,7 @@ struct TierOptions {
   std::string io_engine = "auto";     // auto, io_uring or threads
   int32_t io_depth_max = 64;          // reads and writes in flight
   size_t disk_write_bytes_per_s = 0;  // 0: unlimited (M3)
+  size_t cold_unit_bytes = 64 << 10;  // a cold read brings at least this, where a block has as much
 
   absl::Status Validate() const;
 };

@@ -79,11 +79,14 @@ struct CacheSnapshot {
   double quantize_seconds = 0;
   uint64_t fetch_waits = 0;  // steps that had to wait for cold pages
   double fetch_wait_seconds = 0;
+  uint64_t move_waits = 0;  // steps that had to wait for a slot or an encoding
+  double move_wait_seconds = 0;
   uint64_t refused_blocks = 0;  // not finite: kept in F16
   double k_relative_error = 0;  // latest samples
   double v_relative_error = 0;
   bool cold_degraded = false;  // the disk fails or is full: serving from two tiers
   std::string io_engine;       // io_uring, threads, none
+  std::string cold_note;       // what Create found at cold_path; empty for a new file
   uint64_t sequences = 0;
 };
 
@@ -133,6 +136,8 @@ class TieredCache {
   virtual void CheckInvariants() const = 0;
 
   virtual const TierOptions& options() const = 0;
+  // The sequence an error of PrepareStep or BeginLayer is about; 0 when it is about none.
+  static SequenceHandle SequenceOf(const absl::Status& status);
   // The windows that the budgets buy for `max_sequences` sequences of `max_context` tokens.
   static PositionalPolicy DefaultPolicy(const TierOptions& options);
   // Bytes of one block in each tier.

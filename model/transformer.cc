@@ -86,10 +86,10 @@ void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, con
                                    const LayerKv& kv) {
   const LayerWeights& weights = weights_->layers[layer];
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  backend_->linear->RmsNorm(scratch_.residual, weights.attention_norm.data(), rows, config_->width,
-                            config_->norm_epsilon, scratch_.normed);
-  backend_->linear->Matmul(*weights.qkv, scratch_.normed, rows, DataOrNull(weights.qkv_bias),
-                           /*accumulate=*/false, scratch_.qkv);
+  linear_->RmsNorm(scratch_.residual, weights.attention_norm.data(), rows, config_->width,
+                   config_->norm_epsilon, scratch_.normed);
+  linear_->Matmul(*weights.qkv, scratch_.normed, rows, DataOrNull(weights.qkv_bias),
+                  /*accumulate=*/false, scratch_.qkv);
   RopeAppendArgs args;
   args.rows = rows;
   args.query_heads = config_->query_heads;
@@ -107,29 +107,28 @@ void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, con
   args.k_scale = basis.KScale(layer);
   args.targets = kv.targets.data();
   args.q = scratch_.q;
-  backend_->linear->RopeAppend(args);
+  linear_->RopeAppend(args);
 }
 
 void Transformer::Attend(absl::Span<const AttentionSequence> sequences, int32_t rows,
                          const KvBasis& basis) {
   const AttentionShape shape = {config_->query_heads, config_->kv_heads, config_->head_dim};
   states_.Reset(rows, config_->query_heads, config_->head_dim);
-  backend_->attention->Attend(shape, scratch_.q, sequences, &states_);
+  attention_->Attend(shape, scratch_.q, sequences, &states_);
   FinishStates(states_, scratch_.attended);
   if (basis.rotate_v) {
-    backend_->linear->UnrotateHeads(rows, config_->query_heads, config_->head_dim,
-                                    scratch_.attended);
+    linear_->UnrotateHeads(rows, config_->query_heads, config_->head_dim, scratch_.attended);
   }
 }
 
 void Transformer::FeedForward(const LayerWeights& layer, int32_t rows) {
-  backend_->linear->RmsNorm(scratch_.residual, layer.ffn_norm.data(), rows, config_->width,
-                            config_->norm_epsilon, scratch_.normed);
-  backend_->linear->Matmul(*layer.gate_up, scratch_.normed, rows, nullptr, /*accumulate=*/false,
-                           scratch_.gate_up);
-  backend_->linear->SwiGlu(scratch_.gate_up, rows, config_->ffn_width, scratch_.activated);
-  backend_->linear->Matmul(*layer.down, scratch_.activated, rows, nullptr, /*accumulate=*/true,
-                           scratch_.residual);
+  linear_->RmsNorm(scratch_.residual, layer.ffn_norm.data(), rows, config_->width,
+                   config_->norm_epsilon, scratch_.normed);
+  linear_->Matmul(*layer.gate_up, scratch_.normed, rows, nullptr, /*accumulate=*/false,
+                  scratch_.gate_up);
+  linear_->SwiGlu(scratch_.gate_up, rows, config_->ffn_width, scratch_.activated);
+  linear_->Matmul(*layer.down, scratch_.activated, rows, nullptr, /*accumulate=*/true,
+                  scratch_.residual);
 }
 
 void Transformer::NarrowToLogitRows(absl::Span<const int32_t> logit_rows,
@@ -159,7 +158,7 @@ absl::Status Transformer::Forward(const ForwardBatch& batch, const KvBasis& basi
                                   float* logits, const QueryObserver& observe) {
   STRATA_RETURN_IF_ERROR(Check(batch));
   auto rows = static_cast<int32_t>(batch.tokens.size());
-  backend_->linear->EmbedRows(*weights_->embedding, batch.tokens, scratch_.residual);
+  linear_->EmbedRows(*weights_->embedding, batch.tokens, scratch_.residual);
   for (int32_t l = 0; l < config_->layers; ++l) {
     const LayerWeights& layer = weights_->layers[l];
     STRATA_ASSIGN_OR_RETURN(const LayerKv layer_kv, kv->BeginLayer(l));
@@ -175,14 +174,14 @@ absl::Status Transformer::Forward(const ForwardBatch& batch, const KvBasis& basi
       if (rows == 0) return absl::OkStatus();
     }
     Attend(sequences, rows, basis);
-    backend_->linear->Matmul(*layer.attention_output, scratch_.attended, rows, nullptr,
-                             /*accumulate=*/true, scratch_.residual);
+    linear_->Matmul(*layer.attention_output, scratch_.attended, rows, nullptr,
+                    /*accumulate=*/true, scratch_.residual);
     FeedForward(layer, rows);
   }
-  backend_->linear->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
-                            config_->norm_epsilon, scratch_.normed);
-  backend_->linear->Matmul(weights_->Output(), scratch_.normed, rows, nullptr,
-                           /*accumulate=*/false, logits);
+  linear_->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
+                   config_->norm_epsilon, scratch_.normed);
+  linear_->Matmul(weights_->Output(), scratch_.normed, rows, nullptr,
+                  /*accumulate=*/false, logits);
   return absl::OkStatus();
 }
 

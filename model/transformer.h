@@ -50,7 +50,11 @@ class Transformer {
 
   Transformer(const ModelConfig* config, const ModelWeights* weights, Backend* backend,
               int32_t max_rows)
-      : config_(config), weights_(weights), backend_(backend), max_rows_(max_rows) {}
+      : config_(config),
+        weights_(weights),
+        linear_(backend->linear.get()),
+        attention_(backend->attention.get()),
+        max_rows_(max_rows) {}
 
   absl::Status AllocateScratch();
   absl::Status Check(const ForwardBatch& batch) const;
@@ -66,7 +70,8 @@ class Transformer {
 
   const ModelConfig* config_;
   const ModelWeights* weights_;
-  Backend* backend_;
+  LinearOps* linear_;
+  AttentionBackend* attention_;
   int32_t max_rows_;
   Scratch scratch_;
   PartialStates states_;

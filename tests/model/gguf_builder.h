@@ -60,6 +60,7 @@ class GgufBuilder {
   }
   GgufBuilder& RawTensor(const std::string& name, uint32_t type, const std::vector<int64_t>& dims,
                          std::string data) {
+    if (skipped_.count(name) != 0) return *this;
     table_ += Text(name) + Bytes(static_cast<uint32_t>(dims.size())) + BytesOf(dims) + Bytes(type) +
               Bytes(uint64_t{data_.size()});
     ++tensor_count_;

@@ -1,0 +1,174 @@
+#include "server/config/derive_options.h"
+
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "tiering/tier_plan.h"
+#include "tiering/tiered_cache.h"
+
+namespace strata {
+namespace {
+
+constexpr uint64_t kShare = 4;  // a derived budget is at most this part of what is available
+constexpr uint64_t kStagingStart = uint64_t{16} << 20;
+
+uint64_t MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+uint64_t ReadNumber(const std::string& path, uint64_t fallback) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  return file >> value ? value : fallback;  // "max" is no number
+}
+
+// What the cgroup leaves; without one, or without a limit, everything.
+uint64_t CgroupAvailable() {
+  constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+  const uint64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", kNoLimit);
+  if (limit == kNoLimit) return kNoLimit;
+  const uint64_t used = ReadNumber("/sys/fs/cgroup/memory.current", 0);
+  return limit > used ? limit - used : 0;
+}
+
+uint64_t DiskAvailable(const std::string& path) {
+  if (path.empty()) return 0;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  struct statvfs stats {};
+  if (statvfs(folder.empty() ? "." : folder.c_str(), &stats) != 0) return 0;
+  return uint64_t{stats.f_bavail} * stats.f_frsize;
+}
+
+absl::StatusOr<TierFormats> DeriveFormats(const CacheSection& cache, int32_t layers) {
+  TierFormats formats =
+      TierFormats::Uniform(layers, cache.warm_format, cache.cold_format, cache.cold_edge_layers);
+  for (const ColdLayers& entry : cache.cold_layers) {
+    if (entry.last >= layers) {
+      return absl::InvalidArgumentError(absl::StrCat("cold-layers: layer ", entry.last,
+                                                     " of a model with layers 0 to ", layers - 1));
+    }
+    std::fill(formats.cold.begin() + entry.first, formats.cold.begin() + entry.last + 1,
+              entry.kinds);
+  }
+  return formats;
+}
+
+// Bytes that every block of every sequence would take in a tier, and an eighth for bookkeeping.
+uint64_t NeededBy(const TierOptions& tiers, Tier tier) {
+  const uint64_t blocks =
+      uint64_t{static_cast<uint32_t>(tiers.max_sequences)} *
+      static_cast<uint32_t>(BlocksForTokens(tiers.max_context) + tiers.piece_tokens / kBlockTokens);
+  const uint64_t bytes = blocks * TieredCache::BlockBytes(tiers)[static_cast<size_t>(tier)];
+  return bytes + bytes / 8;
+}
+
+// The least power of two, from kStagingStart on, that lets the longest sequence stream its cold
+// blocks. More than a quarter of the memory is left to the cache to refuse, with its numbers.
+uint64_t DeriveStaging(TierOptions tiers, uint64_t memory_available) {
+  tiers.staging_bytes = kStagingStart;
+  while (tiers.staging_bytes < memory_available / kShare &&
+         !TierPlan::Make(tiers).CheckMinimum(tiers).ok()) {
+    tiers.staging_bytes *= 2;
+  }
+  return tiers.staging_bytes;
+}
+
+void DeriveBudgets(const CacheSection& cache, const MachineFacts& machine, TierOptions* tiers) {
+  const uint64_t memory = machine.memory_available / kShare;
+  // The cold bytes first: BlockBytes of a tier depends on there being one.
+  const bool cold = !cache.cold_path.empty() && cache.cold_bytes.value_or(1) > 0;
+  tiers->cold_bytes = cold ? 1 : 0;
+  tiers->hot_bytes = cache.hot_bytes.value_or(std::min(memory, NeededBy(*tiers, Tier::kHot)));
+  tiers->warm_bytes = cache.warm_bytes.value_or(std::min(memory, NeededBy(*tiers, Tier::kWarm)));
+  if (!cold) return;
+  tiers->cold_bytes = cache.cold_bytes.value_or(
+      std::min(machine.disk_available / kShare, NeededBy(*tiers, Tier::kCold)));
+  tiers->staging_bytes = cache.staging_bytes.has_value()
+                             ? *cache.staging_bytes
+                             : DeriveStaging(*tiers, machine.memory_available);
+}
+
+int32_t WindowBlocks(int32_t tokens) {
+  return tokens == ServerOptions::kEndlessWindow ? PositionalPolicy::kUnlimited
+                                                 : BlocksForTokens(tokens);
+}
+
+}  // namespace
+
+MachineFacts ReadMachine(const std::string& cold_path) {
+  return {std::min(MemAvailable(), CgroupAvailable()), DiskAvailable(cold_path)};
+}
+
+absl::StatusOr<TierOptions> DeriveTierOptions(const ServerOptions& options, const ModelFacts& model,
+                                              const MachineFacts& machine) {
+  const CacheSection& cache = options.cache;
+  TierOptions tiers;
+  tiers.geometry = model.geometry;
+  tiers.model_fingerprint = model.fingerprint;
+  tiers.basis_hash = model.basis_hash;
+  tiers.max_sequences = options.limits.max_sequences;
+  tiers.max_context =
+      options.limits.max_context > 0 ? options.limits.max_context : model.context_length;
+  if (tiers.max_context > model.context_length) {
+    return absl::InvalidArgumentError(absl::StrCat("max-context: ", tiers.max_context,
+                                                   " is above the model's context of ",
+                                                   model.context_length, " tokens"));
+  }
+  tiers.cold_path = cache.cold_path;
+  tiers.cold_keep_refine = cache.cold_keep_refine;
+  tiers.piece_tokens = cache.piece_tokens;
+  tiers.io_engine = cache.io_engine;
+  tiers.io_depth_max = cache.io_depth;
+  tiers.disk_write_bytes_per_s = cache.disk_write_rate;
+  STRATA_ASSIGN_OR_RETURN(tiers.formats, DeriveFormats(cache, model.geometry.layers));
+  DeriveBudgets(cache, machine, &tiers);
+  STRATA_RETURN_IF_ERROR(tiers.Validate());
+  return tiers;
+}
+
+EngineOptions DeriveEngineOptions(const ServerOptions& options, const TierOptions& tiers) {
+  EngineOptions engine;
+  engine.max_sequences = options.limits.max_sequences;
+  engine.queue_max = options.limits.queue_max;
+  engine.max_batch_tokens = options.limits.max_batch_tokens;
+  engine.max_context = tiers.max_context;
+
+  const CacheSection& cache = options.cache;
+  if (!cache.sink_tokens && !cache.hot_window && !cache.warm_window) return engine;
+  PositionalPolicy policy = TieredCache::DefaultPolicy(tiers);
+  if (cache.sink_tokens) policy.sink_blocks = WindowBlocks(*cache.sink_tokens);
+  if (cache.hot_window) {
+    // Where the budgets would have kept everything hot they say nothing of a warm window.
+    if (policy.hot_blocks >= PositionalPolicy::kUnlimited) {
+      policy.warm_blocks = PositionalPolicy::kUnlimited;
+    }
+    policy.hot_blocks = WindowBlocks(*cache.hot_window);
+  }
+  if (cache.warm_window) policy.warm_blocks = WindowBlocks(*cache.warm_window);
+  engine.default_policy = policy;
+  return engine;
+}
+
+std::string ModelNameOf(const ModelSection& model) {
+  if (!model.name.empty()) return model.name;
+  const std::string file = std::filesystem::path(model.path).filename().string();
+  return std::string(absl::StripSuffix(file, ".gguf"));
+}
+
+}  // namespace strata

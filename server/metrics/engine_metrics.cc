@@ -1,0 +1,239 @@
+#include "server/metrics/engine_metrics.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/config/format_name.h"
+#include "server/metrics/family_builder.h"
+
+namespace strata {
+namespace {
+
+constexpr Tier kTiers[] = {Tier::kHot, Tier::kWarm, Tier::kCold};
+// In the order of FinishReason.
+constexpr std::array<const char*, 5> kFinishReasons = {"eos", "stop", "length", "context",
+                                                       "time_limit"};
+// In the order of Link.
+constexpr std::array<std::pair<const char*, const char*>, kLinkCount> kLinks = {
+    {{"hot", "warm"}, {"warm", "cold"}, {"cold", "hot"}}};
+
+const TierSnapshot& StatsOf(const EngineSnapshot& snapshot, Tier tier) {
+  return snapshot.cache.tiers[static_cast<size_t>(tier)];
+}
+
+void AddRequests(const EngineSnapshot& s, FamilyBuilder* out) {
+  out->Gauge("strata_requests_running", "Requests being computed.", static_cast<double>(s.running));
+  out->Gauge("strata_requests_waiting", "Requests in the queue.", static_cast<double>(s.waiting));
+  const std::string ended = "Requests that ended, by reason.";
+  for (size_t i = 0; i < kFinishReasons.size(); ++i) {
+    out->Counter("strata_requests_total", ended, static_cast<double>(s.finished[i]),
+                 {{"finish_reason", kFinishReasons[i]}});
+  }
+  const std::pair<const char*, uint64_t> others[] = {
+      {"cancelled", s.cancelled}, {"deadline", s.deadline_exceeded}, {"error", s.failed}};
+  for (const auto& [reason, count] : others) {
+    out->Counter("strata_requests_total", ended, static_cast<double>(count),
+                 {{"finish_reason", reason}});
+  }
+  const std::pair<const char*, uint64_t> rejections[] = {
+      {"queue_full", s.rejected_queue_full},
+      {"capacity", s.rejected_capacity},
+      {"queue_timeout", s.rejected_queue_timeout}};
+  for (const auto& [reason, count] : rejections) {
+    out->Counter("strata_requests_rejected_total", "Requests refused before they ran, by reason.",
+                 static_cast<double>(count), {{"reason", reason}});
+  }
+}
+
+void AddTokensAndTimes(const EngineSnapshot& s, FamilyBuilder* out) {
+  out->Counter("strata_prompt_tokens_total", "Prompt tokens computed.",
+               static_cast<double>(s.prompt_tokens));
+  out->Counter("strata_generation_tokens_total", "Tokens generated.",
+               static_cast<double>(s.generation_tokens));
+  out->Counter("strata_recomputed_tokens_total",
+               "Tokens computed again because their pages were damaged.",
+               static_cast<double>(s.recomputed_tokens));
+  out->Counter("strata_steps_total", "Steps of the engine.", static_cast<double>(s.steps));
+  out->Gauge("strata_engine_stalled", "1 while work is queued but no step is made.",
+             s.stalled ? 1 : 0);
+  out->Histogram("strata_time_to_first_token_seconds", "From arrival to the first token.",
+                 s.time_to_first_token);
+  out->Histogram("strata_inter_token_latency_seconds", "Between two tokens of a request.",
+                 s.inter_token_latency);
+  out->Histogram("strata_request_duration_seconds", "From arrival to the end.", s.request_duration);
+  out->Histogram("strata_request_queue_seconds", "From arrival to the first step.",
+                 s.request_queue);
+  out->Histogram("strata_request_prefill_seconds", "Computing the prompt.", s.request_prefill);
+  out->Histogram("strata_request_decode_seconds", "From the first token to the last.",
+                 s.request_decode);
+  out->Histogram("strata_step_seconds", "Time of a step, by whether it computed a prompt.",
+                 s.step_seconds_prefill, {{"phase", "prefill"}});
+  out->Histogram("strata_step_seconds", "Time of a step, by whether it computed a prompt.",
+                 s.step_seconds_decode, {{"phase", "decode"}});
+  out->Histogram("strata_step_batch_tokens", "Tokens of a step.", s.step_batch_tokens);
+}
+
+using TierField = uint64_t TierSnapshot::*;
+
+void AddTierBytes(const EngineSnapshot& s, const TierOptions& tiers, const char* name,
+                  const char* help, TierField field, FamilyBuilder* out) {
+  for (const Tier tier : kTiers) {
+    out->Gauge(name, help, static_cast<double>(StatsOf(s, tier).*field),
+               {{"tier", TierName(tier)}, {"format", TierFormatName(tiers, tier)}});
+  }
+}
+
+void AddTierCounts(const EngineSnapshot& s, const char* name, const char* help, TierField field,
+                   FamilyBuilder* out) {
+  for (const Tier tier : kTiers) {
+    out->Gauge(name, help, static_cast<double>(StatsOf(s, tier).*field),
+               {{"tier", TierName(tier)}});
+  }
+}
+
+void AddTiers(const EngineSnapshot& s, const TierOptions& tiers, FamilyBuilder* out) {
+  AddTierBytes(s, tiers, "strata_kv_tier_capacity_bytes", "What a tier may hold.",
+               &TierSnapshot::capacity_bytes, out);
+  AddTierBytes(s, tiers, "strata_kv_tier_used_bytes",
+               "What a tier holds; cold: bytes of records on disk.", &TierSnapshot::used_bytes,
+               out);
+  AddTierBytes(s, tiers, "strata_kv_tier_reserved_bytes",
+               "What is promised to running requests, used or not.", &TierSnapshot::reserved_bytes,
+               out);
+  AddTierCounts(s, "strata_kv_tier_tokens", "Tokens whose pages lie in a tier.",
+                &TierSnapshot::tokens, out);
+  AddTierCounts(s, "strata_kv_tier_pages", "Pages (a layer of 64 tokens) in a tier.",
+                &TierSnapshot::pages, out);
+  AddTierCounts(s, "strata_kv_tier_free_pages", "Pages a tier still has room for.",
+                &TierSnapshot::free_pages, out);
+  for (const Tier tier : kTiers) {
+    // Bytes are the base unit; bits_per_value counts parameters in.
+    out->Gauge("strata_kv_bytes_per_value", "Bytes of a stored value, parameters included.",
+               StatsOf(s, tier).bits_per_value / 8, {{"tier", TierName(tier)}});
+  }
+  for (const Tier tier : kTiers) {
+    out->Counter("strata_kv_attended_tokens_total", "Tokens read by attention, by tier.",
+                 static_cast<double>(StatsOf(s, tier).attended_tokens), {{"tier", TierName(tier)}});
+  }
+  const TierSnapshot& hot = StatsOf(s, Tier::kHot);
+  const double capacity = static_cast<double>(hot.capacity_bytes);
+  out->Gauge("strata_kv_cache_usage_ratio", "Used part of the hot tier.",
+             capacity > 0 ? static_cast<double>(hot.used_bytes) / capacity : 0);
+}
+
+using LinkField = uint64_t LinkCounters::*;
+
+void AddLink(const CacheSnapshot& cache, const char* name, const char* help, LinkField field,
+             double scale, FamilyBuilder* out) {
+  for (size_t i = 0; i < kLinks.size(); ++i) {
+    out->Counter(name, help, static_cast<double>(cache.links[i].*field) * scale,
+                 {{"source", kLinks[i].first}, {"target", kLinks[i].second}});
+  }
+}
+
+void AddMoves(const CacheSnapshot& cache, FamilyBuilder* out) {
+  AddLink(cache, "strata_kv_link_bytes_total", "Bytes of pages that crossed a link.",
+          &LinkCounters::bytes, 1, out);
+  AddLink(cache, "strata_kv_link_f16_bytes_total",
+          "Bytes that the same pages would have had in F16.", &LinkCounters::f16_bytes, 1, out);
+  AddLink(cache, "strata_kv_link_pages_total", "Pages that crossed a link.", &LinkCounters::pages,
+          1, out);
+  AddLink(cache, "strata_kv_link_seconds_total", "Time a link was busy.",
+          &LinkCounters::nanoseconds, 1e-9, out);
+  for (size_t i = 0; i < 2; ++i) {
+    out->Counter("strata_kv_demoted_pages_total", "Pages moved one tier down.",
+                 static_cast<double>(cache.demoted_pages[i]),
+                 {{"source", kLinks[i].first}, {"target", kLinks[i].second}});
+  }
+  out->Counter("strata_kv_released_pages_total", "Pages released by requests that ended.",
+               static_cast<double>(cache.dropped_pages));
+  out->Summary("strata_kv_quantize_seconds", "Encoding of a block.", cache.quantize_count,
+               cache.quantize_seconds);
+  out->Summary("strata_kv_fetch_wait_seconds", "Steps that waited for pages of a tier.",
+               cache.fetch_waits, cache.fetch_wait_seconds, {{"tier", "cold"}});
+  out->Counter("strata_kv_refused_blocks_total",
+               "Blocks kept in F16 because a value was not finite.",
+               static_cast<double>(cache.refused_blocks));
+  const std::pair<const char*, double> errors[] = {{"k", cache.k_relative_error},
+                                                   {"v", cache.v_relative_error}};
+  for (const auto& [tensor, error] : errors) {
+    out->Gauge("strata_kv_quantization_relative_error",
+               "Error of sampled pages against their F16 originals.", error,
+               {{"tier", "warm"}, {"tensor", tensor}});
+  }
+}
+
+void AddDisk(const CacheSnapshot& cache, FamilyBuilder* out) {
+  out->Counter("strata_kv_integrity_failures_total", "Records that failed a check when read.",
+               static_cast<double>(cache.integrity_failures), {{"tier", "cold"}});
+  out->Gauge("strata_kv_cold_degraded", "1 while the disk fails or is full.",
+             cache.cold_degraded ? 1 : 0);
+  const std::pair<const char*, uint64_t> submitted[] = {{"read", cache.io_reads_submitted},
+                                                        {"write", cache.io_writes_submitted}};
+  for (const auto& [op, count] : submitted) {
+    out->Counter("strata_io_submitted_total", "Reads and writes handed to the disk.",
+                 static_cast<double>(count), {{"op", op}});
+  }
+  const std::pair<const char*, uint64_t> completed[] = {{"read", cache.io_reads_completed},
+                                                        {"write", cache.io_writes_completed}};
+  for (const auto& [op, count] : completed) {
+    out->Counter("strata_io_completed_total", "Reads and writes the disk has done.",
+                 static_cast<double>(count), {{"op", op}});
+  }
+  out->Counter("strata_io_errors_total", "Reads and writes that failed.",
+               static_cast<double>(cache.io_errors));
+  out->Gauge("strata_io_engine_info", "How the disk is read and written.", 1,
+             {{"engine", cache.io_engine.empty() ? "none" : cache.io_engine}});
+}
+
+std::string WindowText(int32_t blocks) {
+  return blocks >= PositionalPolicy::kUnlimited ? "unlimited"
+                                                : absl::StrCat(int64_t{blocks} * kBlockTokens);
+}
+
+void AddFacts(const EngineOptions& options, const TierOptions& tiers,
+              const PositionalPolicy& policy, const MetricLabels& labels, FamilyBuilder* out) {
+  out->Gauge("strata_build_info", "The build.", 1,
+             {{"version", labels.version}, {"commit", labels.git_commit}});
+  out->Gauge("strata_model_info", "The model being served.", 1,
+             {{"name", labels.model},
+              {"architecture", labels.architecture},
+              {"weight_format", labels.weight_format},
+              {"backend", labels.backend}});
+  out->Gauge("strata_cache_config_info", "Windows, in tokens, and limits in force.", 1,
+             {{"block_tokens", absl::StrCat(kBlockTokens)},
+              {"sink_tokens", WindowText(policy.sink_blocks)},
+              {"hot_window", WindowText(policy.hot_blocks)},
+              {"warm_window", WindowText(policy.warm_blocks)},
+              {"piece_tokens", absl::StrCat(tiers.piece_tokens)},
+              {"max_sequences", absl::StrCat(options.max_sequences)},
+              {"max_context", absl::StrCat(options.max_context)}});
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> EngineFamilies(const EngineSnapshot& snapshot,
+                                                     const EngineOptions& options,
+                                                     const TierOptions& tiers,
+                                                     const PositionalPolicy& default_policy,
+                                                     const MetricLabels& labels) {
+  FamilyBuilder out;
+  AddRequests(snapshot, &out);
+  AddTokensAndTimes(snapshot, &out);
+  AddTiers(snapshot, tiers, &out);
+  AddMoves(snapshot.cache, &out);
+  AddDisk(snapshot.cache, &out);
+  AddFacts(options, tiers, default_policy, labels, &out);
+  return out.Take();
+}
+
+EngineMetrics::EngineMetrics(const Engine* engine, MetricLabels labels)
+    : engine_(engine), labels_(std::move(labels)) {}
+
+std::vector<prometheus::MetricFamily> EngineMetrics::Collect() const {
+  return EngineFamilies(*engine_->Snapshot(), engine_->options(), engine_->tier_options(),
+                        engine_->default_policy(), labels_);
+}
+
+}  // namespace strata

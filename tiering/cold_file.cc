@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -61,9 +63,15 @@ absl::Status Failed(const char* what, const std::string& path) {
   return error == ENOENT ? absl::NotFoundError(message) : absl::FailedPreconditionError(message);
 }
 
+// A process killed a moment ago holds its lock until the kernel is done with its transfers, so a
+// lock that is taken is asked for again for a while.
 absl::Status Lock(int fd, const std::string& path) {
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno != EWOULDBLOCK) return Failed("lock", path);
+  constexpr int kAttemptsMax = 50;
+  for (int attempt = 0; attempt < kAttemptsMax; ++attempt) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+    if (errno != EWOULDBLOCK && errno != EINTR) return Failed("lock", path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("the cold store ", path, " is in use by another process"));
 }

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+
+#include "tiering/io_engine.h"
+
+namespace strata {
+
+// What goes wrong with I/O, drawn for each transfer from a seeded generator. Shared between a test
+// and the engine it disturbs; any thread.
+class FaultPlan {
+ public:
+  struct Rates {  // chances of a transfer, 0 to 1
+    double error = 0;
+    double short_transfer = 0;
+    double flip_read = 0;  // one bit of what was read
+    double delay = 0;      // up to delay_max: completions also change their order
+    std::chrono::microseconds delay_max{2000};
+    int error_number = 5;  // EIO
+  };
+  struct Fault {
+    bool error = false;
+    bool short_transfer = false;
+    bool flip = false;
+    int error_number = 0;
+    uint64_t bit = 0;
+    std::chrono::microseconds delay{0};
+  };
+
+  explicit FaultPlan(uint64_t seed) : random_(seed) {}
+  void SetReads(const Rates& rates);
+  void SetWrites(const Rates& rates);
+  // Until Open, nothing completes.
+  void Hold();
+  void Open();
+
+  Fault Draw(bool write);
+  bool held() const;
+
+ private:
+  bool Chance(double rate);
+
+  mutable std::mutex mutex_;
+  std::mt19937_64 random_;
+  Rates reads_;
+  Rates writes_;
+  bool held_ = false;
+};
+
+// Wraps every engine that `inner` makes so that its transfers suffer `plan`'s faults.
+IoEngineFactory FaultyIo(std::shared_ptr<FaultPlan> plan, IoEngineFactory inner = MakeIoEngine);
+
+}  // namespace strata

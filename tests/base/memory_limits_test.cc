@@ -1,0 +1,82 @@
+#include "base/memory_limits.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+// A /proc and a /sys/fs/cgroup of the test's own.
+class MemoryLimitsTest : public ::testing::Test {
+ protected:
+  MemoryLimitsTest() {
+    root_ = absl::StrCat(::testing::TempDir(), "strata_limits_", getpid());
+    std::filesystem::remove_all(root_);
+    Write("proc/meminfo", "MemTotal:  999 kB\nMemFree: 5 kB\nMemAvailable:    8000 kB\n");
+    Write("proc/self/cgroup", "");
+  }
+  ~MemoryLimitsTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path full = root_ + "/" + path;
+    std::filesystem::create_directories(full.parent_path());
+    std::ofstream(full) << text;
+  }
+  AvailableBytes Available() {
+    const auto available = AvailableMemory({root_ + "/proc", root_ + "/cgroup"});
+    EXPECT_TRUE(available.ok()) << available.status();
+    return available.value_or(AvailableBytes{});
+  }
+
+  std::string root_;
+};
+
+TEST_F(MemoryLimitsTest, MemAvailableWithoutCgroups) {
+  EXPECT_EQ(Available().bytes, 8000u * 1024);
+  EXPECT_EQ(Available().bound_by, "MemAvailable");
+}
+
+TEST_F(MemoryLimitsTest, TheTightestCgroupAboveTheProcessBinds) {
+  Write("proc/self/cgroup", "0::/pods/one\n");
+  Write("cgroup/pods/one/memory.max", "max\n");
+  Write("cgroup/pods/memory.max", "3000000\n");
+  Write("cgroup/pods/memory.current", "1000000\n");
+  Write("cgroup/pods/memory.stat", "anon 1\ninactive_file 200000\n");
+  EXPECT_EQ(Available().bytes, 2200000u);  // the page cache would be given back
+  EXPECT_NE(Available().bound_by.find("/pods/memory.max"), std::string::npos);
+  Write("cgroup/memory.max", "1000\n");
+  EXPECT_EQ(Available().bytes, 1000u);
+}
+
+TEST_F(MemoryLimitsTest, ContainerThatSeesOnlyItsOwnRoot) {
+  Write("proc/self/cgroup", "0::/../../elsewhere\n");
+  Write("cgroup/memory.max", "5000\n");
+  Write("cgroup/memory.current", "6000\n");
+  EXPECT_EQ(Available().bytes, 0u);
+}
+
+TEST_F(MemoryLimitsTest, VersionOne) {
+  Write("proc/self/cgroup", "12:cpu,cpuacct:/x\n4:memory:/docker/abc\n");
+  Write("cgroup/memory/docker/abc/memory.limit_in_bytes", "700000\n");
+  Write("cgroup/memory/docker/abc/memory.usage_in_bytes", "100000\n");
+  EXPECT_EQ(Available().bytes, 600000u);
+}
+
+TEST_F(MemoryLimitsTest, NoMeminfoIsAnError) {
+  std::filesystem::remove(root_ + "/proc/meminfo");
+  EXPECT_FALSE(AvailableMemory({root_ + "/proc", root_ + "/cgroup"}).ok());
+}
+
+TEST(MemoryLimitsHereTest, ThisMachineHasMemoryAndDisk) {
+  EXPECT_GT(AvailableMemory()->bytes, size_t{1} << 20);
+  EXPECT_GT(AvailableDisk(::testing::TempDir())->bytes, 0u);
+  EXPECT_FALSE(AvailableDisk("/no/such/place").ok());
+}
+
+}  // namespace
+}  // namespace strata

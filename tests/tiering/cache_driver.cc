@@ -43,9 +43,9 @@ Half Value(const CacheDriver::Sequence& sequence, int32_t layer, int32_t positio
 
 TierOptions SmallOptions(const SmallBudget& budget) {
   TierOptions options;
-  options.geometry = {12, 2, 32};
-  options.formats =
-      TierFormats::Uniform(12, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2}, /*edge=*/1);
+  options.geometry = budget.geometry;
+  options.formats = TierFormats::Uniform(budget.geometry.layers, {KvKind::kI4, KvKind::kI4},
+                                         {KvKind::kI2, KvKind::kI2}, /*edge=*/1);
   options.piece_tokens = 128;
   options.max_sequences = 8;
   options.max_context = 64 * 64;

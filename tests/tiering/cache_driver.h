@@ -14,15 +14,15 @@
 
 namespace strata {
 
-// Options of a small cache: 12 layers, 2 heads, head dim 32, pieces of two blocks, K4V4 above K2V2
-// with one I4 layer at each end, and 4 KiB cold units. Budgets are in blocks; cold blocks need a
-// path.
+// Options of a small cache: pieces of two blocks, K4V4 above K2V2 with one I4 layer at each end,
+// and 4 KiB cold units. Budgets are in blocks; cold blocks need a path.
 struct SmallBudget {
   int32_t hot_blocks = 64;
   int32_t warm_blocks = 0;
   int32_t cold_blocks = 0;
   int32_t staging_units = 128;
   std::string cold_path;
+  KvGeometry geometry{12, 2, 32};
 };
 TierOptions SmallOptions(const SmallBudget& budget);
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace strata {
 namespace {
@@ -50,11 +53,23 @@ absl::StatusOr<TensorKinds> ParseFormatName(absl::string_view name) {
 
 std::string TierFormatName(const TierOptions& options, Tier tier) {
   if (tier == Tier::kHot) return "f16";
-  const auto& layers = tier == Tier::kWarm ? options.formats.warm : options.formats.cold;
-  if (layers.empty()) return "none";
-  const bool alike = std::all_of(layers.begin(), layers.end(),
-                                 [&](const TensorKinds& kinds) { return kinds == layers[0]; });
-  return alike ? FormatName(layers[0]) : "mixed";
+  const bool warm = tier == Tier::kWarm;
+  if ((warm ? options.warm_bytes : options.cold_bytes) == 0) return "none";
+  std::vector<std::pair<std::string, int>> counts;
+  for (const TensorKinds& kinds : warm ? options.formats.warm : options.formats.cold) {
+    const std::string name = FormatName(kinds);
+    const auto same = [&](const auto& entry) { return entry.first == name; };
+    const auto found = std::find_if(counts.begin(), counts.end(), same);
+    if (found != counts.end()) {
+      ++found->second;
+    } else {
+      counts.emplace_back(name, 1);
+    }
+  }
+  std::stable_sort(counts.begin(), counts.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return absl::StrJoin(
+      counts, "+", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first); });
 }
 
 }  // namespace strata

@@ -13,7 +13,7 @@ namespace strata {
 std::string FormatName(const TensorKinds& kinds);
 absl::StatusOr<TensorKinds> ParseFormatName(absl::string_view name);
 
-// Of a whole tier; "mixed" where layers differ.
+// Of a whole tier: "i2+i4" where layers differ, the commonest first; "none" without the tier.
 std::string TierFormatName(const TierOptions& options, Tier tier);
 
 }  // namespace strata

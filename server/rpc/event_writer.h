@@ -35,7 +35,4 @@ class EventWriter {
   std::chrono::system_clock::time_point received_;
 };
 
-// Adds one event of a stream to the result that GenerateOnce returns. Used by clients too.
-void FoldEvent(const v1::GenerateEvent& event, v1::GenerateResult* result);
-
 }  // namespace strata::rpc

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/rpc/errors.h"
+#include "server/rpc/fold_events.h"
 
 namespace strata::rpc {
 namespace {

@@ -1,0 +1,122 @@
+#include "tools/cli/client.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
+#include "absl/synchronization/mutex.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "strata/v1/inference.grpc.pb.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr int kMessageBytesMax = 256 << 20;
+
+// Codes have the same numbers in gRPC and absl.
+absl::Status ToAbsl(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status converted(static_cast<absl::StatusCode>(status.error_code()),
+                         status.error_message());
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return converted;
+  for (const auto& any : details.details()) {
+    converted.SetPayload(any.type_url(), absl::Cord(any.value()));
+  }
+  return converted;
+}
+
+class ClientImpl final : public Client {
+ public:
+  ClientImpl(const std::string& server, std::optional<std::chrono::nanoseconds> timeout)
+      : timeout_(timeout) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+    const auto channel =
+        grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+    inference_ = v1::InferenceService::NewStub(channel);
+    cache_ = v1::CacheService::NewStub(channel);
+  }
+
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<void(const v1::GenerateEvent&)>& on_event) override {
+    return Call([&](grpc::ClientContext* context) {
+      const auto reader = inference_->Generate(context, request);
+      v1::GenerateEvent event;
+      while (reader->Read(&event)) on_event(event);
+      return reader->Finish();
+    });
+  }
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) override {
+    return Unary<v1::TokenizeResponse>([&](grpc::ClientContext* context, auto* response) {
+      return inference_->Tokenize(context, request, response);
+    });
+  }
+  absl::StatusOr<v1::CacheStats> Stats() override {
+    return Unary<v1::CacheStats>([&](grpc::ClientContext* context, auto* response) {
+      return cache_->GetStats(context, {}, response);
+    });
+  }
+  absl::StatusOr<v1::ServerInfo> Info() override {
+    return Unary<v1::ServerInfo>([&](grpc::ClientContext* context, auto* response) {
+      return inference_->GetServerInfo(context, {}, response);
+    });
+  }
+  absl::StatusOr<v1::ListModelsResponse> Models() override {
+    return Unary<v1::ListModelsResponse>([&](grpc::ClientContext* context, auto* response) {
+      return inference_->ListModels(context, {}, response);
+    });
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+
+ private:
+  // Runs `body` with a context that Cancel reaches.
+  template <typename Body>
+  absl::Status Call(Body body) {
+    grpc::ClientContext context;
+    if (timeout_.has_value()) {
+      context.set_deadline(
+          std::chrono::system_clock::now() +
+          std::chrono::duration_cast<std::chrono::system_clock::duration>(*timeout_));
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_) return absl::CancelledError("interrupted");
+      context_ = &context;
+    }
+    const absl::Status status = ToAbsl(body(&context));
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+    return status;
+  }
+  template <typename Response, typename Body>
+  absl::StatusOr<Response> Unary(Body body) {
+    Response response;
+    const absl::Status status =
+        Call([&](grpc::ClientContext* context) { return body(context, &response); });
+    if (!status.ok()) return status;
+    return response;
+  }
+
+  const std::optional<std::chrono::nanoseconds> timeout_;
+  std::unique_ptr<v1::InferenceService::Stub> inference_;
+  std::unique_ptr<v1::CacheService::Stub> cache_;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Client> Client::Create(const std::string& server,
+                                       std::optional<std::chrono::nanoseconds> timeout) {
+  return std::make_unique<ClientImpl>(server, timeout);
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "strata/v1/inference.pb.h"
+
+namespace strata::cli {
+
+// The calls of the command line, one at a time. Errors carry the server's code and message, and its
+// google.rpc details as payloads (server/rpc/errors.h).
+class Client {
+ public:
+  static std::unique_ptr<Client> Create(const std::string& server,
+                                        std::optional<std::chrono::nanoseconds> timeout);
+  virtual ~Client() = default;
+
+  virtual absl::Status Generate(const v1::GenerateRequest& request,
+                                const std::function<void(const v1::GenerateEvent&)>& on_event) = 0;
+  virtual absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) = 0;
+  virtual absl::StatusOr<v1::CacheStats> Stats() = 0;
+  virtual absl::StatusOr<v1::ServerInfo> Info() = 0;
+  virtual absl::StatusOr<v1::ListModelsResponse> Models() = 0;
+
+  // Any thread: ends the call that is running, and all that follow, with CANCELLED.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace strata::cli

@@ -1,0 +1,184 @@
+// strata: the command line client. Its exit status is on the help page (cli_options.cc).
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/rpc/fold_events.h"
+#include "server/signal_watcher.h"
+#include "tools/cli/cli_options.h"
+#include "tools/cli/client.h"
+#include "tools/cli/report.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitUnavailable = 3;
+constexpr int kExitInterrupted = 130;
+
+absl::StatusOr<std::string> ReadInput(const std::string& path) {
+  if (path == "-") {
+    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.is_open() || file.bad()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  }
+  return text;
+}
+
+// Shows a stream as it comes: text on standard output, progress on the terminal.
+class StreamView {
+ public:
+  explicit StreamView(const CliOptions& options) : options_(options) {}
+
+  void Show(const v1::GenerateEvent& event) {
+    rpc::FoldEvent(event, &result_);
+    if (event.has_progress()) {
+      std::cerr << "\rprompt: " << event.progress().prompt_tokens_done() << " of "
+                << event.progress().prompt_tokens() << " tokens" << std::flush;
+      progress_shown_ = true;
+      return;
+    }
+    if (event.has_delta()) Write(event.delta().text());
+    if (event.has_finished()) Write(event.finished().text_tail());
+  }
+  // After the last event.
+  void Finish() {
+    ClearProgress();
+    if (options_.json) {
+      std::cout << ToJson(result_) << std::endl;
+      return;
+    }
+    if (wrote_) std::cout << std::endl;
+    if (!options_.quiet && result_.has_usage()) std::cerr << "\n" << SummaryReport(result_);
+  }
+  void ClearProgress() {
+    if (progress_shown_) std::cerr << "\r\033[K" << std::flush;
+    progress_shown_ = false;
+  }
+
+ private:
+  void Write(const std::string& text) {
+    ClearProgress();
+    if (options_.json || text.empty()) return;
+    std::cout << text << std::flush;
+    wrote_ = true;
+  }
+
+  const CliOptions& options_;
+  v1::GenerateResult result_;
+  bool progress_shown_ = false;
+  bool wrote_ = false;
+};
+
+absl::Status Generate(CliOptions* options, Client* client) {
+  if (!options->input_file.empty()) {
+    STRATA_ASSIGN_OR_RETURN(*options->generate.mutable_text(), ReadInput(options->input_file));
+  }
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (terminal && !options->quiet) options->generate.mutable_output()->set_progress(true);
+  StreamView view(*options);
+  const absl::Status status = client->Generate(
+      options->generate, [&](const v1::GenerateEvent& event) { view.Show(event); });
+  if (status.ok()) {
+    view.Finish();
+  } else {
+    view.ClearProgress();
+  }
+  return status;
+}
+
+absl::Status Tokenize(CliOptions* options, Client* client) {
+  if (!options->input_file.empty()) {
+    STRATA_ASSIGN_OR_RETURN(*options->tokenize.mutable_text(), ReadInput(options->input_file));
+  }
+  STRATA_ASSIGN_OR_RETURN(const v1::TokenizeResponse response, client->Tokenize(options->tokenize));
+  std::cout << (options->json ? absl::StrCat(ToJson(response), "\n") : TokensReport(response));
+  return absl::OkStatus();
+}
+
+absl::Status Stats(const CliOptions& options, Client* client) {
+  STRATA_ASSIGN_OR_RETURN(const v1::CacheStats stats, client->Stats());
+  std::cout << (options.json ? absl::StrCat(ToJson(stats), "\n") : StatsReport(stats));
+  return absl::OkStatus();
+}
+
+absl::Status Info(const CliOptions& options, Client* client) {
+  STRATA_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->Info());
+  absl::StatusOr<v1::ListModelsResponse> models = v1::ListModelsResponse();
+  if (server.ready() || server.draining()) models = client->Models();
+  STRATA_RETURN_IF_ERROR(models.status());
+  if (options.json) {
+    std::cout << R"({"server":)" << ToJson(server) << R"(,"models":)" << ToJson(*models) << "}\n";
+  } else {
+    std::cout << InfoReport(server, *models);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(CliOptions* options, Client* client) {
+  switch (options->command) {
+    case Command::kHelp:
+      std::cout << options->help;
+      return absl::OkStatus();
+    case Command::kGenerate:
+      return Generate(options, client);
+    case Command::kTokenize:
+      return Tokenize(options, client);
+    case Command::kStats:
+      return Stats(*options, client);
+    case Command::kInfo:
+      return Info(*options, client);
+  }
+  return absl::OkStatus();
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const char* server = std::getenv("STRATA_SERVER");
+  absl::StatusOr<CliOptions> options = ParseCommandLine(arguments, server == nullptr ? "" : server);
+  if (!options.ok()) {
+    std::cerr << "strata: " << options.status().message() << "\nTry 'strata --help'.\n";
+    return kExitUsage;
+  }
+  std::atomic<Client*> current{nullptr};
+  // Before gRPC starts its threads.
+  SignalWatcher signals([&](int, int before) {
+    // The first one cancels politely, so that the server knows at once.
+    Client* const client = current.load();
+    if (before > 0 || client == nullptr) std::_Exit(kExitInterrupted);
+    client->Cancel();
+  });
+  const std::unique_ptr<Client> client = Client::Create(options->server, options->timeout);
+  current.store(client.get());
+  const absl::Status status = Run(&*options, client.get());
+  if (status.ok()) return 0;
+  if (absl::IsCancelled(status)) return kExitInterrupted;
+  std::cerr << "strata: " << ErrorReport(status);
+  if (absl::IsUnavailable(status)) return kExitUnavailable;
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace strata::cli
+
+int main(int argc, char** argv) {
+  try {
+    return strata::cli::Main({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << "strata: " << error.what() << "\n";
+    return strata::cli::kExitFailed;
+  }
+}

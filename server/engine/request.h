@@ -37,9 +37,11 @@ struct PolicyRequest {
 };
 
 struct StopCriteria {
-  int32_t max_tokens = 0;         // > 0
-  int32_t min_tokens = 0;         // EOS and stop_token_ids are not drawn before; at most max_tokens
-  std::vector<std::string> stop;  // none empty; needs detokenize
+  int32_t max_tokens = 0;  // > 0
+  // Before so many, EOS and stop_token_ids are not drawn and stop strings do not stop; at most
+  // max_tokens.
+  int32_t min_tokens = 0;
+  std::vector<std::string> stop;  // StopSet::Check; needs detokenize
   std::vector<int32_t> stop_token_ids;
   bool include_stop = false;
   bool ignore_eos = false;

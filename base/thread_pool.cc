@@ -13,6 +13,13 @@ namespace {
 // nothing that shows.
 constexpr std::chrono::microseconds kSpin{50};
 
+// The parts of ThreadPool::state_.
+constexpr uint32_t kJoinedMask = 0x3fff;
+constexpr uint32_t kStop = 0x4000;
+constexpr uint32_t kOpen = 0x8000;
+constexpr uint32_t kLowMask = kJoinedMask | kStop | kOpen;
+constexpr uint32_t kLoop = 0x10000;
+
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -45,13 +52,13 @@ int UsableCpus() {
 ThreadPool::ThreadPool(int threads) {
   STRATA_CHECK(threads >= 0);
   const int total = threads == 0 ? UsableCpus() : threads;
+  STRATA_CHECK(total <= static_cast<int>(kJoinedMask));
   for (int i = 1; i < total; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
 }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  state_.fetch_or(kStop);
+  state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -60,16 +67,32 @@ void ThreadPool::Run(int64_t count, Function function, const void* body) {
   body_ = body;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  // Sequentially consistent, as in WorkerLoop: either the sleeper is seen here or it sees the loop.
+  state_.store(((state_.load(std::memory_order_relaxed) & ~kLowMask) + kLoop) | kOpen);
+  if (sleepers_.load() != 0) state_.notify_all();
   Drain(0);
-  // Every worker must have left the loop before its fields may change for the next one.
-  const auto idle = [this] { return running_.load(std::memory_order_acquire) == 0; };
-  while (!SpinUntil(idle)) {
-    const int running = running_.load(std::memory_order_acquire);
-    if (running != 0) running_.wait(running, std::memory_order_acquire);
+  uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+  // Everybody who joined must have left before the loop's fields may change for the next one.
+  while ((state & kJoinedMask) != 0) {
+    const auto idle = [&] {
+      state = state_.load(std::memory_order_acquire);
+      return (state & kJoinedMask) == 0;
+    };
+    if (!SpinUntil(idle)) state_.wait(state, std::memory_order_acquire);
   }
+}
+
+bool ThreadPool::Join(uint32_t state) {
+  while ((state & kOpen) != 0) {
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
+void ThreadPool::Leave() {
+  const uint32_t before = state_.fetch_sub(1, std::memory_order_release);
+  // The last one out of a closed loop wakes the caller, should it have fallen asleep.
+  if ((before & kLowMask) == 1) state_.notify_all();
 }
 
 void ThreadPool::Drain(int thread) {
@@ -80,14 +103,23 @@ void ThreadPool::Drain(int thread) {
 }
 
 void ThreadPool::WorkerLoop(int thread) {
-  uint32_t seen = 0;
+  uint32_t seen = 0;  // number of the last loop looked at
   while (true) {
-    const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
-    while (!SpinUntil(changed)) epoch_.wait(seen, std::memory_order_acquire);
-    seen = epoch_.load(std::memory_order_acquire);
-    if (stop_.load(std::memory_order_relaxed)) return;
+    uint32_t state = 0;
+    const auto changed = [&] {
+      state = state_.load();
+      return (state & ~kLowMask) != seen || (state & kStop) != 0;
+    };
+    while (!SpinUntil(changed)) {
+      sleepers_.fetch_add(1);
+      if (!changed()) state_.wait(state, std::memory_order_relaxed);
+      sleepers_.fetch_sub(1);
+    }
+    seen = state & ~kLowMask;
+    if ((state & kStop) != 0) return;
+    if (!Join(state)) continue;
     Drain(thread);
-    if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_one();
+    Leave();
   }
 }
 

@@ -10,6 +10,9 @@ namespace strata {
 // A fixed pool for the parallel loops of a step: the calling thread works too. Between loops a
 // worker spins briefly before it sleeps, because a decode step has hundreds of loops a few
 // microseconds apart. One loop at a time, always from the same thread; bodies must not start loops.
+//
+// A loop never waits for a worker that has not joined it: on a busy machine, one that is not
+// scheduled costs its share of the work and no more.
 class ThreadPool {
  public:
   // threads >= 1, the caller included; 0 means one a CPU this process may use.
@@ -41,17 +44,21 @@ class ThreadPool {
 
   void Run(int64_t count, Function function, const void* body);
   void WorkerLoop(int thread);
+  bool Join(uint32_t state);
+  void Leave();
   void Drain(int thread);
 
-  // The loop in progress: written by the caller before `epoch_` is raised, read by workers after.
+  // The loop in progress: written by the caller while no loop is open and nobody has joined.
   Function function_ = nullptr;
   const void* body_ = nullptr;
   int64_t count_ = 0;
-  std::atomic<bool> stop_{false};
 
-  alignas(64) std::atomic<uint32_t> epoch_{0};
+  // Number of the loop, whether it is open to workers, how many of them are in it: one word, so
+  // that joining and closing exclude each other. The number may wrap: a worker that takes a loop
+  // for one it knows only stays out of it.
+  alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
   std::vector<std::thread> workers_;
 };
 

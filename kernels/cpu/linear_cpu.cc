@@ -169,7 +169,6 @@ class CpuLinear : public LinearOps {
       if (args.first_tile >= args.last_tile) continue;
       args.tiles = reinterpret_cast<const uint8_t*>(segment.tiles);
       args.tile_bytes = segment.tile_bytes;
-      args.codes_offset = segment.codes_offset;
       args.out_features = segment.outputs;
       args.panel = reinterpret_cast<const uint8_t*>((segment.plain() ? plain_ : quantized_).data());
       args.bias = bias == nullptr ? nullptr : bias + segment.first_output;

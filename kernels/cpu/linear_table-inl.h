@@ -11,11 +11,13 @@ namespace strata {
 inline constexpr int32_t kTileOutputs = 16;
 inline constexpr int32_t kGroupInputs = 32;
 
-// How a weight type is packed. A matrix is tiles of 16 outputs; a tile is the parameters of all its
-// records, padded to 64 bytes, then the codes of all its records. A record is `record_values`
-// consecutive inputs, the type's block (one input for the plain types).
+// How a weight type is packed. A matrix is tiles of 16 outputs; a tile is records, one after the
+// other; a record is the parameters of `record_values` consecutive inputs, then their codes in
+// groups of 32 inputs (the last record of a row may have fewer groups). So a product reads memory
+// as one ascending stream, which hardware prefetches to a core's full bandwidth; with parameters
+// apart from codes it was a third of that, and prefetch instructions won back less than they could.
 //
-// Codes of 32 inputs are lines of 64 bytes whose byte 4 o + b belongs to output o:
+// Codes of a group are lines of 64 bytes whose byte 4 o + b belongs to output o:
 //   nibble lines 0..3  line j: low nibble = input 4 j + b, high nibble = input 16 + 4 j + b
 //   5 bits: 1 line     bit j = bit 4 of input 4 j + b                            j < 8
 //   6 bits: 2 lines    line j / 4, bits 2 (j % 4) .. + 1 = bits 4, 5 of input 4 j + b
@@ -24,12 +26,12 @@ inline constexpr int32_t kGroupInputs = 32;
 //   x = scale (code - offset)   or, with minima,   x = scale code + minimum.
 // Plain types: [input][output] as stored.
 //
-// Parameters of a record, each for 16 outputs:
-//   kScale         d half
+// Parameters of a record, each for 16 outputs, whole lines:
+//   kScale         d half [2 groups]
 //   kScaleMinimum  d half, m half
 //   kSuperMinimum  d half, dmin half, scale u8 [8 groups], minimum u8 [8 groups]
 //                  scale = d scale_g, minimum = -dmin minimum_g
-//   kSuperScale    d half, scale i8 [16 half groups]; scale = d scale_h
+//   kSuperScale    d half, 32 bytes unused, scale i8 [16 half groups]; scale = d scale_h
 enum class PackedParams { kNone, kScale, kScaleMinimum, kSuperMinimum, kSuperScale };
 
 struct PackedFormat {
@@ -38,23 +40,23 @@ struct PackedFormat {
   int32_t offset_shift;  // offset = 1 << offset_shift; -1: none
   PackedParams params;
   int32_t param_bytes;  // of a record
-  int32_t code_bytes;   // of a record
+  int32_t group_bytes;  // codes of a group; plain: values of one input
 };
 
 // By WeightType, in its order.
 inline constexpr int kPackedFormats = 11;
 inline constexpr PackedFormat kPackedFormat[kPackedFormats] = {
-    {1, 0, -1, PackedParams::kNone, 0, 64},                   // F32
-    {1, 0, -1, PackedParams::kNone, 0, 32},                   // F16
-    {1, 0, -1, PackedParams::kNone, 0, 32},                   // BF16
-    {32, 8, 7, PackedParams::kScale, 32, 512},                // Q8_0
-    {32, 4, 3, PackedParams::kScale, 32, 256},                // Q4_0
-    {32, 4, -1, PackedParams::kScaleMinimum, 64, 256},        // Q4_1
-    {32, 5, 4, PackedParams::kScale, 32, 320},                // Q5_0
-    {32, 5, -1, PackedParams::kScaleMinimum, 64, 320},        // Q5_1
-    {256, 4, -1, PackedParams::kSuperMinimum, 320, 8 * 256},  // Q4_K
-    {256, 5, -1, PackedParams::kSuperMinimum, 320, 8 * 320},  // Q5_K
-    {256, 6, 5, PackedParams::kSuperScale, 288, 8 * 384},     // Q6_K
+    {1, 0, -1, PackedParams::kNone, 0, 64},               // F32
+    {1, 0, -1, PackedParams::kNone, 0, 32},               // F16
+    {1, 0, -1, PackedParams::kNone, 0, 32},               // BF16
+    {64, 8, 7, PackedParams::kScale, 64, 512},            // Q8_0
+    {64, 4, 3, PackedParams::kScale, 64, 256},            // Q4_0
+    {32, 4, -1, PackedParams::kScaleMinimum, 64, 256},    // Q4_1
+    {64, 5, 4, PackedParams::kScale, 64, 320},            // Q5_0
+    {32, 5, -1, PackedParams::kScaleMinimum, 64, 320},    // Q5_1
+    {256, 4, -1, PackedParams::kSuperMinimum, 320, 256},  // Q4_K
+    {256, 5, -1, PackedParams::kSuperMinimum, 320, 320},  // Q5_K
+    {256, 6, 5, PackedParams::kSuperScale, 320, 384},     // Q6_K
 };
 
 // Activations on their way into a product, a panel of all rows. Rows are split into groups of
@@ -79,8 +81,7 @@ struct PanelArgs {
 struct MatmulArgs {
   const uint8_t* tiles = nullptr;
   size_t tile_bytes = 0;
-  size_t codes_offset = 0;  // of the codes within a tile
-  int32_t first_tile = 0;   // tiles [first_tile, last_tile) are computed
+  int32_t first_tile = 0;  // tiles [first_tile, last_tile) are computed
   int32_t last_tile = 0;
   int32_t in_features = 0;
   int32_t out_features = 0;

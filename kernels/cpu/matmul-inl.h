@@ -99,10 +99,7 @@ struct QuantizedMatmul {
   using Bytes = typename S::Bytes;
   static constexpr PackedFormat kFormat = kPackedFormat[kType];
   static constexpr int kGroups = kFormat.record_values / kGroupInputs;
-  static constexpr int kGroupCodeBytes = kFormat.code_bytes / kGroups;
-  // How far ahead of the arithmetic codes are asked for: about the bytes that memory delivers to
-  // one core within its latency.
-  static constexpr int kPrefetchBytes = 4096;
+  static constexpr int kRecordBytes = kFormat.param_bytes + kGroups * kFormat.group_bytes;
 
   // The codes of 32 inputs as bytes, line j holding inputs 4 j .. 4 j + 3.
   [[gnu::always_inline]] static void Unpack(const uint8_t* codes, Bytes* w) {
@@ -148,10 +145,10 @@ struct QuantizedMatmul {
                                            const QuantizedRows<R>& rows, V* acc) {
     Bytes w[8];
     Unpack(codes, w);
-    V scale = S::LoadHalf(params);
+    V scale = S::LoadHalf(kFormat.params == PackedParams::kScale ? params + 32 * group : params);
     if constexpr (kFormat.params == PackedParams::kSuperScale) {
-      const V first = S::LoadI8(params + 32 + 32 * group);
-      const V last = S::LoadI8(params + 48 + 32 * group);
+      const V first = S::LoadI8(params + 64 + 32 * group);
+      const V last = S::LoadI8(params + 80 + 32 * group);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         constexpr int kShift = kFormat.offset_shift;
@@ -188,22 +185,13 @@ struct QuantizedMatmul {
 
   template <int R>
   static void Tile(const MatmulArgs& args, const uint8_t* tile, int32_t first_row, V* acc) {
-    const int32_t records = args.in_features / kFormat.record_values;
-    const uint8_t* params = tile;
-    const uint8_t* codes = tile + args.codes_offset;
-    QuantizedRows<R> rows{args.panel + size_t{1} * first_row * Panel<S>::Groups(args.in_features) *
-                                           kQuantizedBytes};
-    for (int32_t i = 0; i < records; ++i, params += kFormat.param_bytes) {
-      for (int g = 0; g < kGroups; ++g) {
-        if constexpr (R <= 4) {
-#pragma GCC unroll 8
-          for (int line = 0; line < kGroupCodeBytes; line += 64) {
-            __builtin_prefetch(codes + kPrefetchBytes + line);
-          }
-        }
-        Group<R>(params, codes, g, rows, acc);
-        codes += kGroupCodeBytes;
-        rows.record += R * kQuantizedBytes;
+    const int32_t groups = args.in_features / kGroupInputs;
+    QuantizedRows<R> rows{args.panel + size_t{1} * first_row * groups * kQuantizedBytes};
+    for (int32_t first = 0; first < groups; first += kGroups, tile += kRecordBytes) {
+      const int32_t left = groups - first;
+      const int32_t count = left < kGroups ? left : kGroups;
+      for (int32_t g = 0; g < count; ++g, rows.record += R * kQuantizedBytes) {
+        Group<R>(tile, tile + kFormat.param_bytes + g * kFormat.group_bytes, g, rows, acc);
       }
     }
   }
@@ -228,7 +216,7 @@ struct PlainMatmul {
     for (int32_t k = 0; k < args.in_features; k += kGroupInputs, x += R * kGroupInputs) {
       const int32_t left = args.in_features - k;
       const int32_t count = left < kGroupInputs ? left : kGroupInputs;
-      for (int32_t i = 0; i < count; ++i, tile += kFormat.code_bytes) {
+      for (int32_t i = 0; i < count; ++i, tile += kFormat.group_bytes) {
         const V w = LoadWeights(tile);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) acc[r] = S::Fma(w, S::Set(x[r * kGroupInputs + i]), acc[r]);

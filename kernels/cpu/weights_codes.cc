@@ -150,8 +150,9 @@ void WriteHalf(Half h, int32_t lane, uint8_t* halves) {
   std::memcpy(halves + 2 * lane, &h, sizeof(h));
 }
 
-void WriteParams(PackedParams kind, const Block& block, int32_t lane, uint8_t* params) {
-  WriteHalf(block.d, lane, params);
+void WriteParams(PackedParams kind, const Block& block, int32_t group, int32_t lane,
+                 uint8_t* params) {
+  WriteHalf(block.d, lane, kind == PackedParams::kScale ? params + 32 * group : params);
   if (kind == PackedParams::kScaleMinimum || kind == PackedParams::kSuperMinimum) {
     WriteHalf(block.minimum, lane, params + 32);
   }
@@ -162,7 +163,7 @@ void WriteParams(PackedParams kind, const Block& block, int32_t lane, uint8_t* p
     }
   }
   if (kind == PackedParams::kSuperScale) {
-    for (int h = 0; h < 2 * kSuperGroups; ++h) params[32 + 16 * h + lane] = block.scales[h];
+    for (int h = 0; h < 2 * kSuperGroups; ++h) params[64 + 16 * h + lane] = block.scales[h];
   }
 }
 
@@ -181,73 +182,102 @@ struct Decoder {
   }
 };
 
-Decoder ReadParams(const PackedFormat& format, const uint8_t* params, int32_t lane, int32_t half) {
+Decoder ReadParams(const PackedFormat& format, const uint8_t* params, int32_t half, int32_t lane) {
+  const int32_t group = half / 2;
   const float d = HalfToFloat(HalfAt(params + 2 * lane));
   const int32_t offset = format.offset_shift < 0 ? 0 : 1 << format.offset_shift;
   switch (format.params) {
-    case PackedParams::kSuperScale:
-      return {d * static_cast<float>(static_cast<int8_t>(params[32 + 16 * half + lane])), 0, false,
-              offset};
+    case PackedParams::kScale:
+      return {HalfToFloat(HalfAt(params + 32 * group + 2 * lane)), 0, false, offset};
+    case PackedParams::kScaleMinimum:
+      return {d, HalfToFloat(HalfAt(params + 32 + 2 * lane)), false, offset};
     case PackedParams::kSuperMinimum: {
       const float dmin = HalfToFloat(HalfAt(params + 32 + 2 * lane));
-      const int32_t group = half / 2;
       return {d * static_cast<float>(params[64 + 16 * group + lane]),
               dmin * static_cast<float>(params[192 + 16 * group + lane]), true, offset};
     }
-    case PackedParams::kScaleMinimum:
-      return {d, HalfToFloat(HalfAt(params + 32 + 2 * lane)), false, offset};
-    case PackedParams::kScale:
+    case PackedParams::kSuperScale:
+      return {d * static_cast<float>(static_cast<int8_t>(params[64 + 16 * half + lane])), 0, false,
+              offset};
     case PackedParams::kNone:
       break;
   }
-  return {d, 0, false, offset};
+  return {};
 }
 
-int32_t PlainBytes(const PackedFormat& format) { return format.code_bytes / kTileOutputs; }
+// Where a block lies in its tile: its record, and its first group there.
+struct BlockPlace {
+  size_t params;  // offset of the record in the tile
+  size_t codes;   // offset of the block's first group
+  int32_t group;
+};
+
+BlockPlace PlaceOf(const PackedFormat& format, int32_t block_values, int32_t index) {
+  const int32_t groups = format.record_values / kGroupInputs;
+  const int32_t first = index * (block_values / kGroupInputs);
+  BlockPlace place;
+  place.params = size_t{1} * (first / groups) * (format.param_bytes + groups * format.group_bytes);
+  place.group = first % groups;
+  place.codes = place.params + format.param_bytes + size_t{1} * place.group * format.group_bytes;
+  return place;
+}
 
 }  // namespace
 
-void PackBlock(WeightType type, const std::byte* block, int32_t lane, const TileRecord& record) {
+size_t TileBytes(WeightType type, int32_t in_features) {
   const PackedFormat& format = FormatOf(type);
-  auto* codes = reinterpret_cast<uint8_t*>(record.codes);
+  if (format.bits == 0) return size_t{1} * in_features * format.group_bytes;
+  const size_t records =
+      (size_t{1} * in_features + format.record_values - 1) / format.record_values;
+  return records * format.param_bytes + size_t{1} * in_features / kGroupInputs * format.group_bytes;
+}
+
+void PackBlock(WeightType type, const std::byte* block, int32_t index, int32_t lane,
+               std::byte* tile) {
+  const PackedFormat& format = FormatOf(type);
+  const WeightTypeInfo& info = InfoOf(type);
+  auto* bytes = reinterpret_cast<uint8_t*>(tile);
   if (format.bits == 0) {
-    std::memcpy(codes + PlainBytes(format) * lane, block, PlainBytes(format));
+    std::memcpy(bytes + size_t{1} * format.group_bytes * index + info.block_bytes * lane, block,
+                info.block_bytes);
     return;
   }
   Block parts = {};
   ReadBlock(type, reinterpret_cast<const uint8_t*>(block), &parts);
-  WriteParams(format.params, parts, lane, reinterpret_cast<uint8_t*>(record.params));
-  const int32_t groups = format.record_values / kGroupInputs;
-  for (int32_t g = 0; g < groups; ++g) {
+  const BlockPlace place = PlaceOf(format, info.block_values, index);
+  WriteParams(format.params, parts, place.group, lane, bytes + place.params);
+  for (int32_t g = 0; g < info.block_values / kGroupInputs; ++g) {
     WriteGroup(format.bits, parts.codes + kGroupInputs * g, lane,
-               codes + format.code_bytes / groups * g);
+               bytes + place.codes + size_t{1} * format.group_bytes * g);
   }
 }
 
-void UnpackBlock(WeightType type, const TileRecord& record, int32_t lane, float* out) {
+void UnpackBlock(WeightType type, const std::byte* tile, int32_t index, int32_t lane, float* out) {
   const PackedFormat& format = FormatOf(type);
-  const auto* codes = reinterpret_cast<const uint8_t*>(record.codes);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(tile);
+  const uint8_t* plain = bytes + size_t{1} * format.group_bytes * index;
   if (type == WeightType::kF32) {
-    std::memcpy(out, codes + 4 * lane, sizeof(*out));
+    std::memcpy(out, plain + 4 * lane, sizeof(*out));
     return;
   }
   if (type == WeightType::kF16) {
-    *out = HalfToFloat(HalfAt(codes + 2 * lane));
+    *out = HalfToFloat(HalfAt(plain + 2 * lane));
     return;
   }
   if (type == WeightType::kBF16) {
-    *out = std::bit_cast<float>(uint32_t{HalfAt(codes + 2 * lane)} << 16);
+    *out = std::bit_cast<float>(uint32_t{HalfAt(plain + 2 * lane)} << 16);
     return;
   }
-  const int32_t groups = format.record_values / kGroupInputs;
-  for (int32_t g = 0; g < groups; ++g, out += kGroupInputs) {
-    uint8_t group[kGroupInputs];
-    ReadGroup(format.bits, codes + format.code_bytes / groups * g, lane, group);
-    for (int32_t i = 0; i < kGroupInputs; ++i) {
-      const Decoder decoder =
-          ReadParams(format, reinterpret_cast<const uint8_t*>(record.params), lane, 2 * g + i / 16);
-      out[i] = decoder.Value(group[i]);
-    }
+  const int32_t block_values = InfoOf(type).block_values;
+  const BlockPlace place = PlaceOf(format, block_values, index);
+  for (int32_t i = 0; i < block_values; i += 16) {
+    const int32_t group = i / kGroupInputs;
+    uint8_t codes[kGroupInputs];
+    ReadGroup(format.bits, bytes + place.codes + size_t{1} * format.group_bytes * group, lane,
+              codes);
+    const Decoder decoder =
+        ReadParams(format, bytes + place.params, 2 * (place.group + group) + i / 16 % 2, lane);
+    for (int32_t j = 0; j < 16; ++j) out[i + j] = decoder.Value(codes[i % kGroupInputs + j]);
   }
 }
 

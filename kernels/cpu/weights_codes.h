@@ -8,16 +8,14 @@
 
 namespace strata {
 
-// Where the parts of one record of a packed tile lie (linear_table-inl.h).
-struct TileRecord {
-  std::byte* params = nullptr;
-  std::byte* codes = nullptr;
-};
+// Bytes of a tile of rows of `in_features` values, before padding.
+size_t TileBytes(WeightType type, int32_t in_features);
 
-// Writes one block of the file as output `lane` of a record.
-void PackBlock(WeightType type, const std::byte* block, int32_t lane, const TileRecord& record);
+// Writes block `index` of one row of the file as output `lane` of a tile (linear_table-inl.h).
+void PackBlock(WeightType type, const std::byte* block, int32_t index, int32_t lane,
+               std::byte* tile);
 
-// The values of output `lane` of a record, bit for bit those of the block it was packed from.
-void UnpackBlock(WeightType type, const TileRecord& record, int32_t lane, float* out);
+// The values of that block, bit for bit those of the block it was packed from.
+void UnpackBlock(WeightType type, const std::byte* tile, int32_t index, int32_t lane, float* out);
 
 }  // namespace strata

@@ -13,25 +13,16 @@ constexpr size_t kSlabBytes = size_t{32} << 20;
 
 size_t RoundUp64(size_t n) { return (n + 63) / 64 * 64; }
 
-TileRecord RecordOf(const PackedSegment& segment, int32_t tile, int32_t record) {
-  const PackedFormat& format = kPackedFormat[static_cast<int>(segment.type)];
-  std::byte* base = segment.tiles + segment.tile_bytes * tile;
-  return {base + size_t{1} * format.param_bytes * record,
-          base + segment.codes_offset + size_t{1} * format.code_bytes * record};
-}
-
 void PackTile(const WeightSource& source, const PackedSegment& segment, int32_t tile) {
   const WeightTypeInfo& info = InfoOf(source.type);
   const size_t row_bytes = RowBytes(source.type, source.in_features);
-  const int32_t records = source.in_features / info.block_values;
   const int32_t first = tile * kTileOutputs;
   const int32_t lanes = std::min(kTileOutputs, source.out_features - first);
-  for (int32_t record = 0; record < records; ++record) {
-    const TileRecord target = RecordOf(segment, tile, record);
+  for (int32_t index = 0; index < source.in_features / info.block_values; ++index) {
     for (int32_t lane = 0; lane < lanes; ++lane) {
       const std::byte* block =
-          source.data + row_bytes * (first + lane) + size_t{1} * info.block_bytes * record;
-      PackBlock(source.type, block, lane, target);
+          source.data + row_bytes * (first + lane) + size_t{1} * info.block_bytes * index;
+      PackBlock(source.type, block, index, lane, segment.tiles + segment.tile_bytes * tile);
     }
   }
 }
@@ -59,15 +50,12 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(
   auto matrix = std::make_unique<PackedMatrix>();
   matrix->in_features_ = sources[0].in_features;
   for (const WeightSource& source : sources) {
-    const PackedFormat& format = kPackedFormat[static_cast<int>(source.type)];
-    const size_t records = source.in_features / format.record_values;
     PackedSegment segment;
     segment.type = source.type;
     segment.first_output = matrix->out_features_;
     segment.outputs = source.out_features;
     segment.first_tile = matrix->tile_count_;
-    segment.codes_offset = RoundUp64(records * format.param_bytes);
-    segment.tile_bytes = RoundUp64(segment.codes_offset + records * format.code_bytes);
+    segment.tile_bytes = RoundUp64(TileBytes(source.type, source.in_features));
     matrix->segments_.push_back(segment);
     matrix->out_features_ += segment.outputs;
     matrix->tile_count_ += segment.tile_count();
@@ -93,10 +81,10 @@ void PackedMatrix::DequantizeRow(int32_t output, float* out) const {
                        [](int32_t o, const PackedSegment& s) { return o < s.first_output; });
   const PackedSegment& segment = *(next - 1);
   const int32_t row = output - segment.first_output;
+  const std::byte* tile = segment.tiles + segment.tile_bytes * (row / kTileOutputs);
   const int32_t block = InfoOf(segment.type).block_values;
   for (int32_t i = 0; i < in_features_; i += block) {
-    UnpackBlock(segment.type, RecordOf(segment, row / kTileOutputs, i / block), row % kTileOutputs,
-                out + i);
+    UnpackBlock(segment.type, tile, i / block, row % kTileOutputs, out + i);
   }
 }
 

@@ -38,7 +38,6 @@ struct PackedSegment {
   int32_t outputs = 0;
   int32_t first_tile = 0;  // in the matrix; a segment starts a tile
   size_t tile_bytes = 0;
-  size_t codes_offset = 0;  // of the codes within a tile
   std::byte* tiles = nullptr;
 
   int32_t tile_count() const { return (outputs + kTileOutputs - 1) / kTileOutputs; }

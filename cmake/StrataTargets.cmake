@@ -6,7 +6,7 @@ if(STRATA_CCACHE)
 endif()
 
 add_library(strata_flags INTERFACE)
-target_include_directories(strata_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
+target_include_directories(strata_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(strata_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                                               -Wno-unused-parameter -Wno-missing-field-initializers
                                               -ffp-contract=off)

@@ -86,7 +86,7 @@ ColdStore::ColdStore(ColdStoreOptions options, CompletionQueue* completions)
     : options_(std::move(options)), layout_(*options_.layout), completions_(completions) {}
 
 ColdStore::~ColdStore() {
-  io_.reset();
+  io_owner_.reset();
   if (fd_ >= 0) close(fd_);
 }
 
@@ -105,7 +105,9 @@ absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Open(ColdStoreOptions opti
   store->superblock_ = opened.superblock;
   store->group_crcs_.resize(size_t{opened.superblock.record_count} * store->layout_.groups());
   STRATA_ASSIGN_OR_RETURN(store->zero_sector_, AlignedBuffer::Allocate(kSectorBytes));
-  STRATA_ASSIGN_OR_RETURN(store->io_, given.make_io(given.io_engine, store->fd_, given.io_depth));
+  STRATA_ASSIGN_OR_RETURN(store->io_owner_,
+                          given.make_io(given.io_engine, store->fd_, given.io_depth));
+  store->io_ = store->io_owner_.get();
   return store;
 }
 

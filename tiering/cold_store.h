@@ -142,7 +142,10 @@ class ColdStore {
   std::atomic<uint64_t> next_sequence_number_{1};
   std::atomic<uint64_t> io_errors_{0};
   std::vector<uint32_t> group_crcs_;  // [record][group] of published records; engine thread
-  std::unique_ptr<IoEngine> io_;      // last: stops before what it uses goes away
+  std::unique_ptr<IoEngine> io_owner_;
+  // What operations submit to: while the owner's reset() waits for those in flight, the last steps
+  // of theirs are still submitted.
+  IoEngine* io_ = nullptr;
 };
 
 }  // namespace strata

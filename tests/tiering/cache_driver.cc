@@ -29,7 +29,7 @@ uint64_t Mix(uint64_t x) {
 
 Half Value(const CacheDriver::Sequence& sequence, int32_t layer, int32_t position, bool is_v,
            int32_t channel) {
-  if (position / kBlockTokens == sequence.poisoned_block && layer == 3 && channel == 5) {
+  if (layer == 3 && channel == 5 && sequence.poisoned.contains(position / kBlockTokens)) {
     return 0x7e00;  // NaN
   }
   const uint64_t where = (uint64_t{static_cast<uint32_t>(position)} << 32) |
@@ -75,7 +75,7 @@ ScratchPath::~ScratchPath() { unlink(path_.c_str()); }
 absl::StatusOr<CacheDriver::Sequence> CacheDriver::Admit(uint64_t content, int32_t max_tokens,
                                                          const PositionalPolicy& policy) {
   STRATA_ASSIGN_OR_RETURN(const SequenceHandle handle, cache_.Admit(max_tokens, policy));
-  return Sequence{handle, content, policy, max_tokens, 0, -1};
+  return Sequence{handle, content, policy, max_tokens, 0, {}};
 }
 
 void CacheDriver::Reset(Sequence* sequence) {
@@ -145,29 +145,34 @@ void CacheDriver::Append(const Sequence& sequence, int32_t layer, int32_t positi
   }
 }
 
-// What decoding the block's page must give, K then V, each [heads][64][channels].
-const std::vector<float>& CacheDriver::Expected(const Sequence& sequence, int32_t layer,
-                                                int32_t block, Tier tier) {
-  std::vector<float>& floats = expected_[{sequence.content, layer, block, tier}];
-  if (!floats.empty()) return floats;
-  const TierOptions& options = cache_.options();
-  const KvGeometry& g = options.geometry;
-  const PageFormat f16{KvKind::kF16, KvKind::kF16, g.kv_heads, g.head_dim};
+// The block's page as the codec stores it, BASE then REFINE.
+const std::vector<std::byte>& CacheDriver::Expected(const Sequence& sequence, int32_t layer,
+                                                    int32_t block, const PageFormat& stored) {
+  std::vector<std::byte>& page = expected_[{sequence.content, layer, block, stored.k, stored.v}];
+  if (!page.empty()) return page;
+  const PageFormat f16{KvKind::kF16, KvKind::kF16, stored.kv_heads, stored.head_dim};
   std::vector<std::byte> exact(f16.Bytes());
   for (int32_t t = 0; t < kBlockTokens; ++t) {
     Append(sequence, layer, block * kBlockTokens + t, {exact.data(), t});
   }
-  const TensorKinds warm = tier == Tier::kHot ? TensorKinds{} : options.formats.warm[layer];
-  const TensorKinds read = tier == Tier::kCold ? options.formats.cold[layer] : warm;
-  const PageFormat stored{warm.k, warm.v, g.kv_heads, g.head_dim};
-  std::vector<std::byte> page(stored.Bytes());
-  std::byte* refine = stored.RefineBytes() > 0 ? page.data() + stored.BaseBytes() : nullptr;
-  EXPECT_TRUE(codec_.Encode(exact.data(), stored, page.data(), refine).ok());
-  const size_t values = size_t{1} * g.kv_heads * kBlockTokens * g.head_dim;
-  floats.resize(2 * values);
-  PageCodec::Decode(stored, read.k, read.v, page.data(), refine, floats.data(),
-                    floats.data() + values);
-  return floats;
+  if (stored == f16) {
+    page = std::move(exact);
+    return page;
+  }
+  // As the cache does it: encoded in the warm format, then planes dropped.
+  const TensorKinds& kinds = cache_.options().formats.warm[layer];
+  const PageFormat warm{kinds.k, kinds.v, stored.kv_heads, stored.head_dim};
+  std::vector<std::byte> encoded(warm.Bytes());
+  std::byte* refine = encoded.data() + warm.BaseBytes();
+  EXPECT_TRUE(codec_.Encode(exact.data(), warm, encoded.data(), refine).ok());
+  page.resize(stored.Bytes());
+  PageCodec::DropPlanes(warm, encoded.data(), refine, stored, page.data(),
+                        page.data() + stored.BaseBytes());
+  return page;
+}
+
+void CacheDriver::Forget(uint64_t content) {
+  std::erase_if(expected_, [&](const auto& entry) { return std::get<0>(entry.first) == content; });
 }
 
 void CacheDriver::Compare(const Sequence& sequence, int32_t tokens, int32_t layer,
@@ -191,10 +196,9 @@ void CacheDriver::Compare(const Sequence& sequence, int32_t tokens, int32_t laye
 void CacheDriver::ComparePage(const Sequence& sequence, int32_t block, int32_t tokens,
                               int32_t layer, const PageRun& run, const KvPageView& page) {
   const TierOptions& options = cache_.options();
-  const KvGeometry& g = options.geometry;
   const int32_t piece =
       sequence.tokens / options.piece_tokens * options.piece_tokens / kBlockTokens;
-  const bool poisoned = block == sequence.poisoned_block;
+  const bool poisoned = sequence.poisoned.contains(block);
   const Tier tier = poisoned ? Tier::kHot : sequence.policy.TierOf(block, piece);
   const TensorKinds read = tier == Tier::kHot    ? TensorKinds{}
                            : tier == Tier::kWarm ? options.formats.warm[layer]
@@ -202,18 +206,36 @@ void CacheDriver::ComparePage(const Sequence& sequence, int32_t block, int32_t t
   ASSERT_TRUE(run.read_k == read.k && run.read_v == read.v) << "block " << block;
   ASSERT_TRUE(ReadableAs(run.stored.k, read.k) && ReadableAs(run.stored.v, read.v));
   EXPECT_EQ(page.skip, 0u);
-  const std::vector<float>& expected = Expected(sequence, layer, block, tier);
-  decoded_.resize(expected.size());
-  PageCodec::Decode(run.stored, run.read_k, run.read_v, page.base, page.refine, decoded_.data(),
-                    decoded_.data() + decoded_.size() / 2);
-  const size_t row = g.head_dim;
-  for (size_t plane = 0; plane < size_t{2} * g.kv_heads; ++plane) {
-    const size_t at = plane * kBlockTokens * row;
-    ASSERT_EQ(std::memcmp(&decoded_[at], &expected[at], tokens * row * sizeof(float)), 0)
-        << "content " << sequence.content << " layer " << layer << " block " << block << " tokens "
-        << sequence.tokens << "+" << tokens << " tier " << TierName(tier);
+  if (tokens < kBlockTokens) {
+    CompareOpenPage(sequence, block, tokens, layer, page.base);
+    return;
   }
-  ++pages_compared_;
+  const std::vector<std::byte>& expected = Expected(sequence, layer, block, run.stored);
+  const size_t base = run.stored.BaseBytes();
+  const size_t refine = run.stored.RefineBytes();
+  ASSERT_TRUE(refine == 0 || page.refine != nullptr);
+  ASSERT_TRUE(std::memcmp(page.base, expected.data(), base) == 0 &&
+              (refine == 0 || std::memcmp(page.refine, expected.data() + base, refine) == 0))
+      << "content " << sequence.content << " layer " << layer << " block " << block << " at "
+      << sequence.tokens << " tokens, tier " << TierName(tier);
+}
+
+void CacheDriver::CompareOpenPage(const Sequence& sequence, int32_t block, int32_t tokens,
+                                  int32_t layer, const std::byte* page) {
+  const KvGeometry& g = cache_.options().geometry;
+  const PageFormat f16{KvKind::kF16, KvKind::kF16, g.kv_heads, g.head_dim};
+  for (int32_t head = 0; head < g.kv_heads; ++head) {
+    const auto* k = reinterpret_cast<const Half*>(page + f16.KHead(head));
+    const auto* v = reinterpret_cast<const Half*>(page + f16.VHead(head));
+    for (int32_t t = 0; t < tokens; ++t) {
+      const int32_t position = block * kBlockTokens + t;
+      for (int32_t c = 0; c < g.head_dim; ++c) {
+        const int32_t channel = head * g.head_dim + c;
+        ASSERT_EQ(k[KF16Index(g.head_dim, t, c)], Value(sequence, layer, position, false, channel));
+        ASSERT_EQ(v[VF16Index(g.head_dim, t, c)], Value(sequence, layer, position, true, channel));
+      }
+    }
+  }
 }
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -40,9 +41,10 @@ class ScratchPath {
 };
 
 // Plays the engine: fills what a step appends with values that are a function of (content, layer,
-// position, channel), and compares every page that a step is given with the same function put
-// through the reference codec at the precision the policy names. So it is a flat model of the
-// cache's content. Failed comparisons are reported as test failures.
+// position, channel), and compares every page that a step is given, byte for byte, with the same
+// function put through the reference codec, and the precision it is to be read at with the one the
+// policy names. So it is a flat model of the cache's content. Failed comparisons are reported as
+// test failures.
 class CacheDriver {
  public:
   struct Sequence {
@@ -51,7 +53,7 @@ class CacheDriver {
     PositionalPolicy policy;
     int32_t max_tokens = 0;
     int32_t tokens = 0;
-    int32_t poisoned_block = -1;  // holds a value that is not finite
+    std::set<int32_t> poisoned;  // blocks that hold a value that is not finite
   };
 
   CacheDriver(TieredCacheImpl* cache, const PageCodec* codec) : cache_(*cache), codec_(*codec) {}
@@ -73,7 +75,8 @@ class CacheDriver {
   // As many tokens as one step may take: to the end of the piece.
   int32_t PieceLeft(const Sequence& sequence) const;
 
-  uint64_t pages_compared() const { return pages_compared_; }
+  // Forgets what a content looks like, to save memory in long runs.
+  void Forget(uint64_t content);
 
  private:
   void Append(const Sequence& sequence, int32_t layer, int32_t position,
@@ -82,14 +85,16 @@ class CacheDriver {
                const AttentionSequence& given);
   void ComparePage(const Sequence& sequence, int32_t block, int32_t tokens, int32_t layer,
                    const PageRun& run, const KvPageView& page);
-  const std::vector<float>& Expected(const Sequence& sequence, int32_t layer, int32_t block,
-                                     Tier tier);
+  void CompareOpenPage(const Sequence& sequence, int32_t block, int32_t tokens, int32_t layer,
+                       const std::byte* page);
+  const std::vector<std::byte>& Expected(const Sequence& sequence, int32_t layer, int32_t block,
+                                         const PageFormat& stored);
 
   TieredCacheImpl& cache_;
   const PageCodec& codec_;
-  std::map<std::tuple<uint64_t, int32_t, int32_t, Tier>, std::vector<float>> expected_;
-  std::vector<float> decoded_;
-  uint64_t pages_compared_ = 0;
+  // By content, layer, block, and kinds of K and V.
+  std::map<std::tuple<uint64_t, int32_t, int32_t, KvKind, KvKind>, std::vector<std::byte>>
+      expected_;
 };
 
 }  // namespace strata

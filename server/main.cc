@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
 #include "kernels/backend.h"
 #include "model/model.h"
 #include "server/build_info.h"
@@ -220,6 +221,9 @@ int Application::Run(absl::Notification* stop) {
 
 int Serve(const LoadedOptions& loaded) {
   SetUpLogging(loaded.options.log);
+  // Protobuf writes to stderr what it dislikes about requests; clients are told anyway.
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel, const char*, int,
+                                     const std::string& message) { spdlog::debug("{}", message); });
   absl::Notification stop;
   std::atomic<bool> loading{true};
   SignalWatcher signals([&](int signal, int before) {

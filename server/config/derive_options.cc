@@ -78,12 +78,14 @@ uint64_t NeededBy(const TierOptions& tiers, Tier tier) {
   return bytes + bytes / 8;
 }
 
-// The least power of two, from kStagingStart on, that lets the longest sequence stream its cold
-// blocks. More than a quarter of the memory is left to the cache to refuse, with its numbers.
+// The least power of two, from kStagingStart on, that lets a sequence of max_context tokens stream
+// all its blocks, whatever its policy. More than a quarter of the memory is left to the cache to
+// refuse, with its numbers.
 uint64_t DeriveStaging(TierOptions tiers, uint64_t memory_available) {
   tiers.staging_bytes = kStagingStart;
-  while (tiers.staging_bytes < memory_available / kShare &&
-         !TierPlan::Make(tiers).CheckMinimum(tiers).ok()) {
+  while (tiers.staging_bytes < memory_available / kShare) {
+    const TierPlan plan = TierPlan::Make(tiers);
+    if (plan.staging_units >= plan.StagingNeed(BlocksForTokens(tiers.max_context))) break;
     tiers.staging_bytes *= 2;
   }
   return tiers.staging_bytes;

@@ -279,8 +279,9 @@ void AddLimits(Builder* table) {
       {"queue-max", "N", "Requests waiting; more are refused."}, 0, 1 << 20,
       [](ServerOptions & o) -> auto& { return o.limits.queue_max; });
   table->Int(
-      {"max-batch-tokens", "TOKENS", "Tokens computed in one step; at least --piece-tokens."}, 1,
-      1 << 20, [](ServerOptions & o) -> auto& { return o.limits.max_batch_tokens; });
+      {"max-batch-tokens", "TOKENS",
+       "Tokens computed in one step; at least --piece-tokens + --max-sequences - 1."},
+      1, 1 << 20, [](ServerOptions & o) -> auto& { return o.limits.max_batch_tokens; });
   table->Int(
       {"default-max-tokens", "TOKENS", "Output of a request that does not say how much."}, 1, kMost,
       [](ServerOptions & o) -> auto& { return o.limits.default_max_tokens; });

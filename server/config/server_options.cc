@@ -62,9 +62,12 @@ absl::Status ServerOptions::Validate() const {
   }
   STRATA_RETURN_IF_ERROR(CheckWindows(cache));
   STRATA_RETURN_IF_ERROR(CheckCold(cache));
-  if (limits.max_batch_tokens < cache.piece_tokens) {
+  // A step holds a piece of one prompt and a token of every other sequence.
+  const int32_t step = cache.piece_tokens + limits.max_sequences - 1;
+  if (limits.max_batch_tokens < step) {
     return absl::InvalidArgumentError(absl::StrCat("max-batch-tokens: ", limits.max_batch_tokens,
-                                                   " is below piece-tokens, ", cache.piece_tokens));
+                                                   " is below ", step,
+                                                   ", that is piece-tokens + max-sequences - 1"));
   }
   return absl::OkStatus();
 }

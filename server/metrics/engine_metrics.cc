@@ -39,7 +39,8 @@ void AddRequests(const EngineSnapshot& s, FamilyBuilder* out) {
   const std::pair<const char*, uint64_t> rejections[] = {
       {"queue_full", s.rejected_queue_full},
       {"capacity", s.rejected_capacity},
-      {"queue_timeout", s.rejected_queue_timeout}};
+      {"queue_timeout", s.rejected_queue_timeout},
+      {"invalid", s.rejected_invalid}};
   for (const auto& [reason, count] : rejections) {
     out->Counter("strata_requests_rejected_total", "Requests refused before they ran, by reason.",
                  static_cast<double>(count), {{"reason", reason}});

@@ -1,15 +1,16 @@
 #include "server/rpc/errors.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/message.h"
 #include "google/rpc/error_details.pb.h"
+#include "server/engine/request.h"
 
 namespace strata::rpc {
 namespace {
 
-constexpr char kTypePrefix[] = "type.googleapis.com/";
 constexpr char kErrorDomain[] = "strata.v1";
 // A running request frees its memory in about a second at the least.
 constexpr std::chrono::milliseconds kBusyRetry{1000};
@@ -21,8 +22,38 @@ void AddRetry(std::chrono::milliseconds delay, absl::Status* status) {
   AddDetail(retry, status);
 }
 
+google::rpc::ErrorInfo Info(absl::string_view reason) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(std::string(reason));
+  info.set_domain(kErrorDomain);
+  return info;
+}
+
+// The quotas that a refusal beginning with `word` is about.
+google::rpc::QuotaFailure Failure(absl::string_view word, const std::vector<Quota>& quotas) {
+  const bool queue_only = word == kQueueFull || word == kQueueTimeout;
+  google::rpc::QuotaFailure failure;
+  for (const Quota& quota : quotas) {
+    if (quota.subject == "queue" ? word == kKvCapacity : queue_only) continue;
+    auto* violation = failure.add_violations();
+    violation->set_subject(quota.subject);
+    violation->set_description(quota.description);
+  }
+  return failure;
+}
+
+// "KV_CAPACITY: ..." or "kv_policy.min_format asks ...": what comes before the first space or
+// colon, if that can be a reason or the path of a field.
+std::string LeadingWord(absl::string_view message) {
+  const absl::string_view word = message.substr(0, message.find_first_of(": "));
+  for (const char c : word) {
+    if (!absl::ascii_isalpha(c) && c != '_' && c != '.') return "";
+  }
+  return std::string(word);
+}
+
 std::string TypeUrl(const google::protobuf::Message& message) {
-  return absl::StrCat(kTypePrefix, message.GetDescriptor()->full_name());
+  return absl::StrCat(kDetailPrefix, message.GetDescriptor()->full_name());
 }
 
 }  // namespace
@@ -68,9 +99,7 @@ absl::Status ContextLengthExceeded(absl::string_view field, int64_t prompt_token
   absl::Status status = InvalidField(
       field, absl::StrCat("the prompt has ", count, " tokens; with at least one to generate, ",
                           limit, " is the limit of the context"));
-  google::rpc::ErrorInfo info;
-  info.set_reason("CONTEXT_LENGTH_EXCEEDED");
-  info.set_domain(kErrorDomain);
+  google::rpc::ErrorInfo info = Info(kContextLengthExceeded);
   if (prompt_tokens >= 0) (*info.mutable_metadata())["prompt_tokens"] = absl::StrCat(prompt_tokens);
   (*info.mutable_metadata())["context_length"] = absl::StrCat(limit);
   AddDetail(info, &status);
@@ -83,22 +112,21 @@ absl::Status UnavailableFor(absl::string_view why, std::chrono::milliseconds ret
   return status;
 }
 
-absl::Status DescribeEngineError(const absl::Status& status,
-                                 const std::vector<std::pair<std::string, std::string>>& quotas) {
+absl::Status DescribeEngineError(const absl::Status& status, const std::vector<Quota>& quotas) {
   absl::Status described = status;
-  const bool never = absl::IsOutOfRange(status);
-  if (never) described = absl::ResourceExhaustedError(status.message());
-  if (absl::IsResourceExhausted(described)) {
-    google::rpc::QuotaFailure failure;
-    for (const auto& [subject, description] : quotas) {
-      auto* violation = failure.add_violations();
-      violation->set_subject(subject);
-      violation->set_description(description);
-    }
-    AddDetail(failure, &described);
+  const std::string word = LeadingWord(status.message());
+  const bool is_reason = !word.empty() && absl::ascii_isupper(word[0]);
+  if (is_reason) AddDetail(Info(word), &described);
+  if (absl::IsInvalidArgument(status)) {
+    google::rpc::BadRequest bad_request;
+    auto* violation = bad_request.add_field_violations();
+    violation->set_field(is_reason ? "input" : word);
+    violation->set_description(std::string(status.message()));
+    AddDetail(bad_request, &described);
   }
-  const bool transient = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-  if (transient) AddRetry(kBusyRetry, &described);
+  if (absl::IsResourceExhausted(status)) AddDetail(Failure(word, quotas), &described);
+  const bool busy = absl::IsResourceExhausted(status) && word != kKvCapacity;
+  if (busy || absl::IsUnavailable(status)) AddRetry(kBusyRetry, &described);
   return described;
 }
 

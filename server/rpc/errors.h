@@ -18,6 +18,8 @@ namespace strata::rpc {
 // Errors of the RPC layer are absl::Status values whose payloads are google.rpc messages: the
 // payload's URL is the type URL, its bytes the message. ToGrpcStatus puts them into the trailer.
 
+inline constexpr char kDetailPrefix[] = "type.googleapis.com/";
+
 // Replaces any detail of the same type.
 void AddDetail(const google::protobuf::Message& detail, absl::Status* status);
 // Whether `status` has a detail of the type of `detail`; fills it.
@@ -46,10 +48,16 @@ absl::Status ContextLengthExceeded(absl::string_view field, int64_t prompt_token
 // UNAVAILABLE with RetryInfo.
 absl::Status UnavailableFor(absl::string_view why, std::chrono::milliseconds retry);
 
-// An error of the engine as a client should see it: RESOURCE_EXHAUSTED gets RetryInfo and
-// QuotaFailure naming `subject`; OutOfRange (it can never fit) becomes RESOURCE_EXHAUSTED without a
-// retry; UNAVAILABLE gets RetryInfo.
-absl::Status DescribeEngineError(const absl::Status& status,
-                                 const std::vector<std::pair<std::string, std::string>>& quotas);
+// What a request can run out of, and how much is left: "queue", "tier:hot", ...
+struct Quota {
+  std::string subject;
+  std::string description;
+};
+
+// An error of the engine (server/engine/request.h) as a client should see it. The word a refusal
+// begins with becomes the reason of an ErrorInfo. RESOURCE_EXHAUSTED gets a QuotaFailure of the
+// quotas it is about, and a RetryInfo unless it can never fit. INVALID_ARGUMENT gets a BadRequest
+// with the field its message begins with.
+absl::Status DescribeEngineError(const absl::Status& status, const std::vector<Quota>& quotas);
 
 }  // namespace strata::rpc

@@ -15,17 +15,17 @@ namespace strata::rpc {
 namespace {
 
 // What is left of everything a request may run out of, for QuotaFailure.
-std::vector<std::pair<std::string, std::string>> Quotas(const Engine& engine) {
+std::vector<Quota> Quotas(const Engine& engine) {
   const auto snapshot = engine.Snapshot();
-  std::vector<std::pair<std::string, std::string>> quotas;
-  quotas.emplace_back("queue", absl::StrCat(snapshot->waiting, " of ", engine.options().queue_max,
-                                            " places taken"));
+  std::vector<Quota> quotas;
+  quotas.push_back({"queue", absl::StrCat(snapshot->waiting, " of ", engine.options().queue_max,
+                                          " places taken")});
   for (const Tier tier : {Tier::kHot, Tier::kWarm, Tier::kCold}) {
     const TierSnapshot& stats = snapshot->cache.tiers[static_cast<size_t>(tier)];
     if (stats.capacity_bytes == 0) continue;
-    quotas.emplace_back(absl::StrCat("tier:", TierName(tier)),
-                        absl::StrCat(stats.reserved_bytes, " of ", stats.capacity_bytes,
-                                     " bytes reserved, ", stats.used_bytes, " used"));
+    quotas.push_back({absl::StrCat("tier:", TierName(tier)),
+                      absl::StrCat(stats.reserved_bytes, " of ", stats.capacity_bytes,
+                                   " bytes reserved, ", stats.used_bytes, " used")});
   }
   return quotas;
 }

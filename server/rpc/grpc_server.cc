@@ -9,6 +9,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
+#include "grpcpp/support/server_interceptor.h"
 
 namespace strata::rpc {
 namespace {
@@ -19,6 +20,34 @@ constexpr std::chrono::milliseconds kFlushTime{1000};
 constexpr int kPingIntervalMin_ms = 10000;
 
 int Milliseconds(std::chrono::seconds time) { return static_cast<int>(time.count() * 1000); }
+
+// gRPC answers a request it cannot parse with an UNIMPLEMENTED that says nothing; ours always say
+// what is not implemented. Clients are told what it means instead.
+class MalformedRequests final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo*) override {
+    return new Interceptor;
+  }
+
+ private:
+  class Interceptor final : public grpc::experimental::Interceptor {
+   public:
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      if (methods->QueryInterceptionHookPoint(
+              grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+        const grpc::Status status = methods->GetSendStatus();
+        if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+            status.error_message().empty()) {
+          methods->ModifySendStatus(
+              {grpc::StatusCode::INVALID_ARGUMENT,
+               "the request is not a well-formed message; is all of its text UTF-8?"});
+        }
+      }
+      methods->Proceed();
+    }
+  };
+};
 
 class GrpcServerImpl final : public GrpcServer {
  public:
@@ -94,6 +123,7 @@ absl::Status GrpcServerImpl::Listen(const GrpcServerOptions& options, CallMetric
   builder.RegisterService(inference_.get());
   builder.RegisterService(cache_.get());
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<MalformedRequests>());
   factories.push_back(metrics->MakeInterceptorFactory());
   builder.experimental().SetInterceptorCreators(std::move(factories));
   server_ = builder.BuildAndStart();

@@ -69,6 +69,10 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ServingState::Find(
 absl::Status ServingState::Enter(DrainedCall* call) {
   absl::MutexLock lock(&mutex_);
   if (draining_) return Draining();
+  if (calls_.size() >= calls_max_) {
+    const std::string limit = absl::StrCat(calls_max_, " calls are open");
+    return DescribeEngineError(absl::ResourceExhaustedError(limit), {{"calls", limit}});
+  }
   calls_.insert(call);
   return absl::OkStatus();
 }

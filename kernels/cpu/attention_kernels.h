@@ -40,6 +40,21 @@ struct StateView {
   float* l;  // [queries]
 };
 
+// One block of integer dots, within an instruction set's code: word w of output line a of query i
+// is the sum over `lines` lines r of the 16 codes of word w of plane line (r, a) times the 16 bytes
+// folded[i][16 r ..].
+struct CodeDotArgs {
+  const uint8_t* hi;
+  const uint8_t* lo;  // unused for I2
+  size_t line_stride;
+  size_t output_stride;
+  int lines;
+  const int8_t* folded;
+  size_t folded_stride;
+  const uint8_t* ahead_hi;  // fetched ahead: as many lines of each plane as are read
+  const uint8_t* ahead_lo;
+};
+
 struct SplitArgs {
   int32_t head_dim;
   int32_t v_group;         // channels that share a V parameter pair
@@ -49,9 +64,9 @@ struct SplitArgs {
   int32_t page_count;
   const float* q;         // [queries][head_dim], times log2(e)
   const HeadPage* pages;  // [page_count]
-  const HeadPage* next;   // the page read after these, or null: it is fetched ahead
-  float* scores;          // scratch [queries][kScoreStride], 64-byte aligned
-  int8_t* folded;         // scratch [kCodeQueriesMax][kHeadDimMax], 64-byte aligned
+  int32_t next_count;     // pages that are read after these, to be fetched ahead; may be 0
+  const HeadPage* next;
+  float* scores;  // scratch [queries][kScoreStride], 64-byte aligned
   StateView out;
 };
 

@@ -17,11 +17,11 @@ class SplitAttention {
   static constexpr AttentionKernels Table() { return {&AttendSplit, &Merge, &Exp2}; }
 
   static void AttendSplit(const SplitArgs& a) {
-    for (int i = 0; i < a.page_count; ++i) PageScores(a, i);
+    Scores(a);
     Softmax(a);
     const size_t values = size_t{1} * a.queries * a.head_dim;
     for (size_t c = 0; c < values; c += kLanes) Ops::Store(a.out.o + c, Ops::Zero());
-    for (int i = 0; i < a.page_count; ++i) PageValues(a, i);
+    Values(a);
   }
 
   static void Merge(int32_t count, int32_t head_dim, const StateView& source,
@@ -72,112 +72,147 @@ class SplitAttention {
     if (causal <= 0) return 0;
     return causal >= kTokens ? page.visible : page.visible & ((uint64_t{1} << causal) - 1);
   }
-  // The first row whose position reaches the page, as a query index.
+  static int32_t LastPosition(const SplitArgs& a) {
+    return a.first_position + a.queries / a.group - 1;
+  }
+  // The first query whose position reaches the page.
   static int FirstQuery(const SplitArgs& a, const HeadPage& page) {
     const int32_t row = page.position - a.first_position;
-    return row <= 0 ? 0 : row * a.group;
+    const int32_t query = row <= 0 ? 0 : row * a.group;
+    return query < a.queries ? query : a.queries;
   }
-  // What to fetch while page `i` is read for K or V.
-  static const HeadPage& AfterK(const SplitArgs& a, int i) {
-    return i + 1 < a.page_count ? a.pages[i + 1] : a.pages[0];
+  static float* ScoresOf(const SplitArgs& a, int query, int index) {
+    return a.scores + size_t{1} * query * kScoreStride + index * kTokens;
   }
-  static const HeadPage& AfterV(const SplitArgs& a, int i) {
-    if (i + 1 < a.page_count) return a.pages[i + 1];
-    return a.next != nullptr ? *a.next : a.pages[i];
-  }
-
   static typename Codes::Planes KPlanes(const HeadPage& page, int dim) {
     const uint16_t* mn = reinterpret_cast<const uint16_t*>(page.k + size_t{16} * dim);
-    return {page.k, page.k_lo, mn, mn + dim, page.k_bits == CodeBits::kI4};
+    return {page.k, page.k_lo, mn, mn + dim};
   }
   static typename Codes::Planes VPlanes(const HeadPage& page, int dim, int v_group) {
     const uint16_t* mn = reinterpret_cast<const uint16_t*>(page.v + size_t{16} * dim);
-    return {page.v, page.v_lo, mn, mn + dim / v_group * kTokens, page.v_bits == CodeBits::kI4};
+    return {page.v, page.v_lo, mn, mn + dim / v_group * kTokens};
   }
 
-  static void PageScores(const SplitArgs& a, int index) {
-    const HeadPage& page = a.pages[index];
-    const int32_t last = a.first_position + a.queries / a.group - 1;
-    const bool hidden = Visible(page, last) == 0;
-    int first = hidden ? a.queries : FirstQuery(a, page);
-    if (first > a.queries) first = a.queries;
-    float* scores = a.scores + index * kTokens;
-    for (int i = 0; i < first; ++i) {
-      for (int t = 0; t < kTokens; t += kLanes) {
-        Ops::Store(scores + size_t{1} * i * kScoreStride + t, Ops::Set1(kHiddenScore));
+  // ---- scores
+
+  static void Scores(const SplitArgs& a) {
+    bool codes = false;
+    for (int i = 0; i < a.page_count; ++i) {
+      if (a.pages[i].k_bits == CodeBits::kF16) {
+        F16Scores(a, i);
+      } else {
+        codes = true;
       }
     }
-    if (hidden) return;
-    if (page.k_bits == CodeBits::kF16) {
-      const bool last_page = index + 1 == a.page_count;
-      const uint8_t* next = last_page ? a.pages[0].v : a.pages[index + 1].k;
-      F16::Scores(page.k, next, a.head_dim,
-                  {a.q + size_t{1} * first * a.head_dim, static_cast<size_t>(a.head_dim),
-                   a.queries - first},
-                  scores + size_t{1} * first * kScoreStride, kScoreStride);
-    } else {
-      CodeScores(a, index, first);
+    if (codes) {
+      for (int i = 0; i < a.queries; i += kCodeQueriesMax) {
+        WithQueries(a.queries - i, [&](auto queries) { CodeScores<queries.kValue>(a, i); });
+      }
     }
-    if (page.visible == ~uint64_t{0} && a.first_position >= page.position + kTokens - 1) return;
-    for (int i = first; i < a.queries; ++i) {
-      const uint64_t visible = Visible(page, a.first_position + i / a.group);
-      if (visible != ~uint64_t{0}) Hide(visible, scores + size_t{1} * i * kScoreStride);
-    }
+    for (int i = 0; i < a.page_count; ++i) HideTokens(a, i);
   }
 
-  static void Hide(uint64_t visible, float* scores) {
-    for (int t = 0; t < kTokens; t += kLanes) {
-      const uint32_t mask = static_cast<uint32_t>(visible >> t);
-      Ops::Store(scores + t, Ops::Keep(Ops::Load(scores + t), mask, Ops::Set1(kHiddenScore)));
-    }
-  }
-
-  static void CodeScores(const SplitArgs& a, int index, int first) {
+  static void F16Scores(const SplitArgs& a, int index) {
     const HeadPage& page = a.pages[index];
-    const bool last_page = index + 1 == a.page_count;
-    const typename Codes::Planes k = KPlanes(page, a.head_dim);
-    const typename Codes::Planes next = last_page ? VPlanes(a.pages[0], a.head_dim, a.v_group)
-                                                  : KPlanes(a.pages[index + 1], a.head_dim);
-    for (int i = first; i < a.queries; i += kCodeQueriesMax) {
-      const float* q = a.q + size_t{1} * i * a.head_dim;
-      float* scores = a.scores + size_t{1} * i * kScoreStride + index * kTokens;
-      const int count = a.queries - i < kCodeQueriesMax ? a.queries - i : kCodeQueriesMax;
-      WithQueries(count, k.is_i4, [&](auto queries, auto is_i4) {
-        Codes::template Scores<queries.kValue, is_i4.kValue>(k, next, a.head_dim, q, a.folded,
-                                                             scores);
+    const uint8_t* next = index + 1 < a.page_count ? a.pages[index + 1].k : a.pages[0].v;
+    const int first = FirstQuery(a, page);
+    F16::Scores(
+        page.k, next, a.head_dim,
+        {a.q + size_t{1} * first * a.head_dim, static_cast<size_t>(a.head_dim), a.queries - first},
+        ScoresOf(a, first, index), kScoreStride);
+  }
+
+  // One block of queries over all pages of codes. V of a page is fetched while its K is read.
+  template <int kQueries>
+  static void CodeScores(const SplitArgs& a, int query) {
+    typename Codes::Folded folded;
+    const int dim = a.head_dim;
+    const float* q = a.q + size_t{1} * query * dim;
+    for (int i = 0; i < a.page_count; ++i) {
+      const HeadPage& page = a.pages[i];
+      if (page.k_bits == CodeBits::kF16 || FirstQuery(a, page) >= query + kQueries) continue;
+      const typename Codes::Planes k = KPlanes(page, dim);
+      PrefetchParams(page.v, dim, 4 * dim / a.v_group * kTokens);
+      WithBits(page.k_bits, dim == 64, [&](auto is_i4, auto is_64) {
+        constexpr bool kI4 = is_i4.kValue != 0;
+        constexpr int kFixed = is_64.kValue * 64;
+        Codes::template Fold<kQueries, kI4, kFixed>(k.mn, k.s, dim, q, dim, &folded);
+        Codes::template Scores<kQueries, kI4, kFixed>(k, {page.v, page.v_lo}, dim, folded,
+                                                      ScoresOf(a, query, i));
       });
     }
   }
 
+  // Gives tokens that a query must not see the hidden score.
+  static void HideTokens(const SplitArgs& a, int index) {
+    const HeadPage& page = a.pages[index];
+    if (page.visible == ~uint64_t{0} && a.first_position >= page.position + kTokens - 1) return;
+    for (int i = 0; i < a.queries; ++i) {
+      const uint64_t visible = Visible(page, a.first_position + i / a.group);
+      if (visible == ~uint64_t{0}) continue;
+      float* scores = ScoresOf(a, i, index);
+      for (int t = 0; t < kTokens; t += kLanes) {
+        const uint32_t mask = static_cast<uint32_t>(visible >> t);
+        Ops::Store(scores + t, Ops::Keep(Ops::Load(scores + t), mask, Ops::Set1(kHiddenScore)));
+      }
+    }
+  }
+
+  // ---- softmax
+
+  // Replaces scores by weights relative to the query's maximum over the split.
   static void Softmax(const SplitArgs& a) {
     const int tokens = a.page_count * kTokens;
     for (int i = 0; i < a.queries; ++i) {
-      float* scores = a.scores + size_t{1} * i * kScoreStride;
+      float* scores = ScoresOf(a, i, 0);
       F top = Ops::Set1(kScoreFloor);
-      for (int t = 0; t < tokens; t += kLanes) top = Ops::Max(top, Ops::Load(scores + t));
+      for (int t = 0; t < tokens; t += kTokens) {
+#pragma GCC unroll 4
+        for (int u = 0; u < kTokens; u += kLanes) top = Ops::Max(top, Ops::Load(scores + t + u));
+      }
       const float m = Ops::ReduceMax(top);
       const F max = Ops::Set1(m);
       F sum = Ops::Zero();
-      for (int t = 0; t < tokens; t += kLanes) {
-        const F p = Ops::Exp2(Ops::Sub(Ops::Load(scores + t), max));
-        sum = Ops::Add(sum, p);
-        Ops::Store(scores + t, p);
+      for (int t = 0; t < tokens; t += kTokens) {
+#pragma GCC unroll 4
+        for (int u = 0; u < kTokens; u += kLanes) {
+          const F p = Ops::Exp2(Ops::Sub(Ops::Load(scores + t + u), max));
+          sum = Ops::Add(sum, p);
+          Ops::Store(scores + t + u, p);
+        }
       }
       a.out.m[i] = m;
       a.out.l[i] = Ops::ReduceAdd(sum);
     }
   }
 
-  static void PageValues(const SplitArgs& a, int index) {
-    const HeadPage& page = a.pages[index];
-    const int32_t last = a.first_position + a.queries / a.group - 1;
-    const uint64_t visible = Visible(page, last);
-    if (visible == 0) return;
-    const int first = FirstQuery(a, page);
-    if (page.v_bits != CodeBits::kF16) {
-      CodeValues(a, index, first);
-      return;
+  // ---- values
+
+  static void Values(const SplitArgs& a) {
+    // Page by page in stretches of one kind: an output is one chain over the tokens.
+    for (int begin = 0; begin < a.page_count;) {
+      if (a.pages[begin].v_bits == CodeBits::kF16) {
+        F16Values(a, begin);
+        ++begin;
+        continue;
+      }
+      int end = begin + 1;
+      while (end < a.page_count && a.pages[end].v_bits != CodeBits::kF16) ++end;
+      for (int i = 0; i < a.queries; i += kCodeQueriesMax) {
+        WithQueries(a.queries - i, [&](auto queries) {
+          WithColumns(a.v_group / 16, [&](auto columns) {
+            CodeValues<queries.kValue, columns.kValue>(a, begin, end, i);
+          });
+        });
+      }
+      begin = end;
     }
+  }
+
+  static void F16Values(const SplitArgs& a, int index) {
+    const HeadPage& page = a.pages[index];
+    const uint64_t visible = Visible(page, LastPosition(a));
+    const int first = FirstQuery(a, page);
     // Rows of one pass see different tokens where the page crosses the causal edge; those that a
     // row must not see have weight 0, which is harmless unless the value is not a number.
     const bool edge = a.first_position < page.position + kTokens - 1 && a.queries > a.group;
@@ -194,55 +229,101 @@ class SplitAttention {
   // F16 values of the tokens in `visible`, one stretch of them after the other.
   static void VisibleValues(const SplitArgs& a, int index, uint64_t visible, int first, int count) {
     const HeadPage& page = a.pages[index];
-    const HeadPage& after = AfterV(a, index);
-    const uint8_t* next = index + 1 < a.page_count ? after.v : after.k;
-    const float* p = a.scores + size_t{1} * first * kScoreStride + index * kTokens;
+    const uint8_t* next = index + 1 < a.page_count ? a.pages[index + 1].v
+                          : a.next_count > 0       ? a.next[0].k
+                                                   : page.v;
     while (visible != 0) {
       const int begin = __builtin_ctzll(visible);
       const uint64_t hidden = ~visible >> begin;
       const int end = hidden == 0 ? kTokens : begin + __builtin_ctzll(hidden);
-      F16::Values(page.v, next, a.head_dim, begin, end, {p, kScoreStride, count},
+      F16::Values(page.v, next, a.head_dim, begin, end,
+                  {ScoresOf(a, first, index), kScoreStride, count},
                   a.out.o + size_t{1} * first * a.head_dim);
       visible = end == kTokens ? 0 : visible & ~((uint64_t{1} << end) - 1);
     }
   }
 
-  static void CodeValues(const SplitArgs& a, int index, int first) {
-    const HeadPage& page = a.pages[index];
-    const typename Codes::Planes v = VPlanes(page, a.head_dim, a.v_group);
-    const HeadPage& after = AfterV(a, index);
-    const typename Codes::Planes next = index + 1 < a.page_count
-                                            ? VPlanes(after, a.head_dim, a.v_group)
-                                            : KPlanes(after, a.head_dim);
-    for (int i = first; i < a.queries; i += kCodeQueriesMax) {
-      const float* p = a.scores + size_t{1} * i * kScoreStride + index * kTokens;
-      float* o = a.out.o + size_t{1} * i * a.head_dim;
-      const int count = a.queries - i < kCodeQueriesMax ? a.queries - i : kCodeQueriesMax;
-      WithQueries(count, v.is_i4, [&](auto queries, auto is_i4) {
-        Codes::template Values<queries.kValue, is_i4.kValue>(v, next, a.head_dim, a.v_group, p,
-                                                             a.folded, o);
-      });
+  // One block of queries over pages [begin, end), all of codes, V group by V group, as in
+  // CodeScores. K of the next split's page i is fetched while V of page i is read.
+  template <int kQueries, int kColumns>
+  static void CodeValues(const SplitArgs& a, int begin, int end, int query) {
+    const int dim = a.head_dim;
+    float* o = a.out.o + size_t{1} * query * dim;
+    typename Codes::Folded folded;
+    for (int g = 0; g < dim / (16 * kColumns); ++g) {
+      float constant[kQueries] = {};
+      for (int i = begin; i < end; ++i) {
+        const HeadPage& page = a.pages[i];
+        if (FirstQuery(a, page) >= query + kQueries) continue;
+        const HeadPage& ahead = i < a.next_count ? a.next[i] : page;
+        if (g == 0) PrefetchParams(ahead.k, dim, 4 * dim);
+        const typename Codes::Planes v = VPlanes(page, dim, a.v_group);
+        WithBits(page.v_bits, true, [&](auto is_i4, auto) {
+          constexpr bool kI4 = is_i4.kValue != 0;
+          Codes::template Fold<kQueries, kI4, kTokens>(v.mn + g * kTokens, v.s + g * kTokens,
+                                                       kTokens, ScoresOf(a, query, i), kScoreStride,
+                                                       &folded);
+          Codes::template Values<kQueries, kI4, kColumns>(v, {ahead.k, ahead.k_lo}, dim,
+                                                          g * kColumns, folded, o);
+        });
+        for (int j = 0; j < kQueries; ++j) constant[j] += folded.constant[j];
+      }
+      for (int j = 0; j < kQueries; ++j) {
+        float* group = o + j * dim + g * 16 * kColumns;
+        for (int c = 0; c < 16 * kColumns; c += kLanes) {
+          Ops::Store(group + c, Ops::Add(Ops::Load(group + c), Ops::Set1(constant[j])));
+        }
+      }
     }
   }
+
+  // Parameters lie behind the plane.
+  static void PrefetchParams(const uint8_t* region, int dim, int bytes) {
+    for (int b = 0; b < bytes; b += 64) Ops::Prefetch(region + size_t{16} * dim + b);
+  }
+
+  // ---- constants from numbers
 
   template <int kInt>
   struct Constant {
     static constexpr int kValue = kInt;
   };
 
-  // Calls body(Constant<queries>, Constant<is_i4>).
+  // Calls body(Constant<min(queries, 4)>).
   template <class Body>
-  static void WithQueries(int queries, bool is_i4, const Body& body) {
+  static void WithQueries(int queries, const Body& body) {
     switch (queries) {
       case 1:
-        return is_i4 ? body(Constant<1>(), Constant<1>()) : body(Constant<1>(), Constant<0>());
+        return body(Constant<1>());
       case 2:
-        return is_i4 ? body(Constant<2>(), Constant<1>()) : body(Constant<2>(), Constant<0>());
+        return body(Constant<2>());
       case 3:
-        return is_i4 ? body(Constant<3>(), Constant<1>()) : body(Constant<3>(), Constant<0>());
+        return body(Constant<3>());
       default:
-        return is_i4 ? body(Constant<4>(), Constant<1>()) : body(Constant<4>(), Constant<0>());
+        return body(Constant<4>());
     }
+  }
+
+  template <class Body>
+  static void WithColumns(int columns, const Body& body) {
+    switch (columns) {
+      case 1:
+        return body(Constant<1>());
+      case 2:
+        return body(Constant<2>());
+      case 3:
+        return body(Constant<3>());
+      default:
+        return body(Constant<4>());
+    }
+  }
+
+  template <class Body>
+  static void WithBits(CodeBits bits, bool flag, const Body& body) {
+    if (bits == CodeBits::kI4) {
+      return flag ? body(Constant<1>(), Constant<1>()) : body(Constant<1>(), Constant<0>());
+    }
+    return flag ? body(Constant<0>(), Constant<1>()) : body(Constant<0>(), Constant<0>());
   }
 };
 

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention_kernels.h"
+
 namespace strata::avx2 {
 
 struct Ops {
@@ -86,10 +88,17 @@ struct Ops {
     return _mm256_srli_epi32(x, kBits);
   }
   static void StoreInt(uint8_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
-  static void StoreInt8(int8_t* p, I x) {
-    const __m128i words =
-        _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  template <int kCount>
+  static I StoreInt8(int8_t* p, const I* x) {
+    I sum = ZeroInt();
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      const __m128i words =
+          _mm_packs_epi32(_mm256_castsi256_si128(x[i]), _mm256_extracti128_si256(x[i], 1));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(p + 8 * i), _mm_packs_epi16(words, words));
+      sum = _mm256_add_epi32(sum, x[i]);
+    }
+    return sum;
   }
 
   static bool AllFinite(const uint16_t* values, size_t count) {
@@ -104,37 +113,46 @@ struct Ops {
 
   // The exponent is clamped where 2^n becomes an exponent field of 0, that is, exactly 0.
   static F Exp2(F x) {
-    const F n = _mm256_round_ps(_mm256_max_ps(x, Set1(-127.0f)),
-                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const F r = _mm256_sub_ps(_mm256_max_ps(x, Set1(-127.0f)), n);
+    const F clamped = Max(x, Set1(-127.0f));
+    const F n = _mm256_floor_ps(clamped);
     const I power = _mm256_slli_epi32(_mm256_add_epi32(Round(n), _mm256_set1_epi32(127)), 23);
-    return Mul(Exp2Fraction(r), _mm256_castsi256_ps(power));
+    return Mul(Exp2Fraction(Sub(clamped, n)), _mm256_castsi256_ps(power));
   }
 
-  static void ReduceAdd4(const F* x, F* out) {
-    for (int i = 0; i < 4; ++i) out[i] = Set1(ReduceAdd(x[i]));
+  static F ReduceAdd4(const F* x) {
+    return Four(ReduceAdd(x[0]), ReduceAdd(x[1]), ReduceAdd(x[2]), ReduceAdd(x[3]));
   }
-  static void ReduceMax4(const F* x, F* out) {
-    for (int i = 0; i < 4; ++i) out[i] = Set1(ReduceMax(x[i]));
+  static F ReduceMax4(const F* x) {
+    return Four(ReduceMax(x[0]), ReduceMax(x[1]), ReduceMax(x[2]), ReduceMax(x[3]));
   }
+  static void Spread4(F x, F* out) {
+    for (int i = 0; i < 4; ++i) out[i] = Set1(x[i]);
+  }
+  static void StoreFour(float* p, F x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
 
   static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
-  // The 16-bit sums of one line are at most 4 * 2 * 15 * 127 = 15,240, so two lines fit before
-  // they must be widened.
-  template <int kQueries, bool kI4>
-  static void Dots(const uint8_t* hi, const uint8_t* lo, size_t stride, int lines,
-                   const int8_t* folded, size_t folded_stride, I* out) {
-    for (int half = 0; half < 2; ++half) {
+  // The 16-bit sums of one line are at most 4 * 2 * 15 * 127 = 15,240.
+  template <int kQueries, bool kI4, int kLines, int kOutputs>
+  static void Dots(const CodeDotArgs& d, I* out) {
+    const int lines = kLines == 0 ? d.lines : kLines;
+    for (int w = 0; w < 2 * kOutputs; ++w) {
+      const size_t output = w / 2 * d.output_stride + w % 2 * 32;
       I sum[kQueries];
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) sum[i] = ZeroInt();
       for (int r = 0; r < lines; ++r) {
         I codes[4];
-        Unpack<kI4>(hi + r * stride + 32 * half, lo + r * stride + 32 * half, codes);
+        const size_t line = r * d.line_stride + output;
+        Unpack<kI4>(d.hi + line, d.lo + line, codes);
+        if (w % 2 == 0) {
+          const size_t fetched = size_t{64} * (w / 2 * lines + r);
+          Prefetch(d.ahead_hi + fetched);
+          if constexpr (kI4) Prefetch(d.ahead_lo + fetched);
+        }
 #pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i) {
-          const int8_t* x = folded + i * folded_stride + 16 * r;
+          const int8_t* x = d.folded + i * d.folded_stride + 16 * r;
           const I z01 = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], Quad(x)),
                                          _mm256_maddubs_epi16(codes[1], Quad(x + 4)));
           const I z23 = _mm256_add_epi16(_mm256_maddubs_epi16(codes[2], Quad(x + 8)),
@@ -144,17 +162,20 @@ struct Ops {
         }
       }
 #pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i) out[2 * i + half] = sum[i];
+      for (int i = 0; i < kQueries; ++i) out[i * 2 * kOutputs + w] = sum[i];
     }
   }
 
  private:
+  static F Four(float a, float b, float c, float d) {
+    return _mm256_setr_ps(a, b, c, d, a, b, c, d);
+  }
   static F Exp2Fraction(F r) {
-    F p = Set1(0x1.5bb9e6p-10f);
-    p = Fma(p, r, Set1(0x1.3cea8cp-7f));
-    p = Fma(p, r, Set1(0x1.c6b754p-5f));
-    p = Fma(p, r, Set1(0x1.ebf9bcp-3f));
-    p = Fma(p, r, Set1(0x1.62e42ap-1f));
+    F p = Set1(0x1.e9750ap-10f);
+    p = Fma(p, r, Set1(0x1.27785p-7f));
+    p = Fma(p, r, Set1(0x1.c91ce8p-5f));
+    p = Fma(p, r, Set1(0x1.ebdb56p-3f));
+    p = Fma(p, r, Set1(0x1.62e4bap-1f));
     return Fma(p, r, Set1(1.0f));
   }
 

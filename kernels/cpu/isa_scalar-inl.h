@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention_kernels.h"
+
 namespace strata::scalar {
 
 struct Ops {
@@ -99,8 +101,14 @@ struct Ops {
     return x >> kBits;
   }
   static void StoreInt(uint8_t* p, I x) { __builtin_memcpy(p, &x, sizeof(x)); }
-  static void StoreInt8(int8_t* p, I x) {
-    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(x[i]);
+  template <int kCount>
+  static I StoreInt8(int8_t* p, const I* x) {
+    I sum = ZeroInt();
+    for (int v = 0; v < kCount; ++v) {
+      for (int i = 0; i < kLanes; ++i) p[kLanes * v + i] = static_cast<int8_t>(x[v][i]);
+      sum += x[v];
+    }
+    return sum;
   }
 
   static bool AllFinite(const uint16_t* values, size_t count) {
@@ -111,41 +119,47 @@ struct Ops {
 
   static F Exp2(F x) {
     const F clamped = Max(x, Set1(-127.0f));
-    const I n = Round(clamped);
+    const I whole = __builtin_convertvector(clamped, I);  // towards zero, that is, up
+    const I n = whole + (__builtin_convertvector(whole, F) > clamped);
     const F p = Exp2Fraction(clamped - __builtin_convertvector(n, F));
     return p * FromBits((n + 127) << 23);
   }
 
-  static void ReduceAdd4(const F* x, F* out) {
-    for (int i = 0; i < 4; ++i) out[i] = Set1(ReduceAdd(x[i]));
+  static F ReduceAdd4(const F* x) {
+    return Four(ReduceAdd(x[0]), ReduceAdd(x[1]), ReduceAdd(x[2]), ReduceAdd(x[3]));
   }
-  static void ReduceMax4(const F* x, F* out) {
-    for (int i = 0; i < 4; ++i) out[i] = Set1(ReduceMax(x[i]));
+  static F ReduceMax4(const F* x) {
+    return Four(ReduceMax(x[0]), ReduceMax(x[1]), ReduceMax(x[2]), ReduceMax(x[3]));
   }
+  static void Spread4(F x, F* out) {
+    for (int i = 0; i < 4; ++i) out[i] = Set1(x[i]);
+  }
+  static void StoreFour(float* p, F x) { Store(p, x); }
 
   static void Prefetch(const void* p) { __builtin_prefetch(p); }
 
-  template <int kQueries, bool kI4>
-  static void Dots(const uint8_t* hi, const uint8_t* lo, size_t stride, int lines,
-                   const int8_t* folded, size_t folded_stride, I* out) {
-    for (int v = 0; v < 4; ++v) {
+  template <int kQueries, bool kI4, int kLines, int kOutputs>
+  static void Dots(const CodeDotArgs& d, I* out) {
+    for (int w = 0; w < 4 * kOutputs; ++w) {
+      const size_t output = w / 4 * d.output_stride + w % 4 * 16;
       I sum[kQueries] = {};
-      for (int r = 0; r < lines; ++r) {
-        const I h = LoadInt(hi + r * stride + 16 * v);
-        const I l = kI4 ? LoadInt(lo + r * stride + 16 * v) : ZeroInt();
+      for (int r = 0; r < d.lines; ++r) {
+        const I h = LoadInt(d.hi + r * d.line_stride + output);
+        const I l = kI4 ? LoadInt(d.lo + r * d.line_stride + output) : ZeroInt();
         for (int e = 0; e < 16; ++e) {
           const int shift = 8 * (e % 4) + 2 * (e / 4);
           const I top = (h >> shift) & 3;
           const I code = kI4 ? (top << 2) + ((l >> shift) & 3) : top;
           for (int i = 0; i < kQueries; ++i)
-            sum[i] += code * folded[i * folded_stride + 16 * r + e];
+            sum[i] += code * d.folded[i * d.folded_stride + 16 * r + e];
         }
       }
-      for (int i = 0; i < kQueries; ++i) out[4 * i + v] = sum[i];
+      for (int i = 0; i < kQueries; ++i) out[i * 4 * kOutputs + w] = sum[i];
     }
   }
 
  private:
+  static F Four(float a, float b, float c, float d) { return F{a, b, c, d}; }
   static I Bits(F x) {
     I bits;
     __builtin_memcpy(&bits, &x, sizeof(bits));
@@ -167,11 +181,11 @@ struct Ops {
   }
 
   static F Exp2Fraction(F r) {
-    F p = Set1(0x1.5bb9e6p-10f);
-    p = Fma(p, r, Set1(0x1.3cea8cp-7f));
-    p = Fma(p, r, Set1(0x1.c6b754p-5f));
-    p = Fma(p, r, Set1(0x1.ebf9bcp-3f));
-    p = Fma(p, r, Set1(0x1.62e42ap-1f));
+    F p = Set1(0x1.e9750ap-10f);
+    p = Fma(p, r, Set1(0x1.27785p-7f));
+    p = Fma(p, r, Set1(0x1.c91ce8p-5f));
+    p = Fma(p, r, Set1(0x1.ebdb56p-3f));
+    p = Fma(p, r, Set1(0x1.62e4bap-1f));
     return Fma(p, r, Set1(1.0f));
   }
 };

@@ -1,0 +1,302 @@
+// The engine over the real model, kernels and cache: every tier in use, down to the disk.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "server/engine/engine.h"
+#include "tests/engine/recording_sink.h"
+#include "tests/testing/tiny_model.h"
+#include "tiering/cold_format.h"
+#include "tiering/tier_plan.h"
+
+namespace strata {
+namespace {
+
+constexpr PositionalPolicy kNarrow = {.sink_blocks = 1, .hot_blocks = 1, .warm_blocks = 2};
+
+// A tiny model may be done before the disk has written anything; then its blocks were read from
+// warm memory all the time. Tests that are about the disk try again.
+constexpr int kAttempts = 100;
+
+class IntegrationTest : public ::testing::Test {
+ protected:
+  IntegrationTest() : directory_(absl::StrCat(::testing::TempDir(), "/strata-engine-", getpid())) {
+    std::filesystem::create_directories(directory_);
+  }
+  ~IntegrationTest() override {
+    engine_.reset();
+    model_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void LoadTiny() {
+    const std::string path = directory_ + "/tiny.gguf";
+    TinyModelOptions tiny;
+    tiny.layers = 4;
+    WriteTinyModel(tiny, path);
+    Load(path);
+  }
+  void Load(const std::string& path) {
+    auto backend = CreateCpuBackend({});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = std::make_unique<Backend>(*std::move(backend));
+    ModelOptions options;
+    options.path = path;
+    options.calibrate_basis = false;
+    auto model = Model::Load(options, backend_.get());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+  }
+
+  // Pieces of one block, and room for eight sequences of 1024 tokens under any policy.
+  TierOptions Tiers(TensorKinds warm, TensorKinds cold) const {
+    TierOptions tiers;
+    tiers.geometry = model_->config().Geometry();
+    tiers.formats = TierFormats::Uniform(tiers.geometry.layers, warm, cold, 0);
+    tiers.model_fingerprint = model_->fingerprint();
+    tiers.basis_hash = model_->basis().Hash();
+    tiers.piece_tokens = 64;
+    tiers.max_sequences = 8;
+    tiers.max_context = 1024;
+    const auto block_bytes = TieredCache::BlockBytes(tiers);
+    constexpr size_t kBlocks = 8 * 16;
+    tiers.hot_bytes = kBlocks * block_bytes[0] + (4 << 20);
+    tiers.warm_bytes = kBlocks * block_bytes[1] + (4 << 20);
+    tiers.cold_bytes = kBlocks * (block_bytes[2] + 4096) + (4 << 20);
+    tiers.staging_bytes = 4 * tiers.cold_bytes;
+    tiers.cold_path = directory_ + "/cold";
+    return tiers;
+  }
+  TierOptions Ladder() const {
+    return Tiers({KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  }
+
+  void Start(const TierOptions& tiers, const PositionalPolicy& policy) {
+    engine_.reset();
+    auto cache = TieredCache::Create(tiers, backend_->codec.get());
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    EngineOptions options;
+    options.max_sequences = 8;
+    options.max_batch_tokens = 160;
+    options.default_policy = policy;
+    options.recomputes_max = 50;
+    auto engine = Engine::Create(options, model_.get(), *std::move(cache), Clock::Real());
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+
+  Request Make(int32_t prompt, int32_t max_tokens, uint32_t salt = 0) const {
+    Request request;
+    std::mt19937 random(salt);
+    const auto vocabulary = static_cast<uint32_t>(model_->config().vocab_size);
+    for (int32_t i = 0; i < prompt; ++i) {
+      request.prompt.push_back(static_cast<int32_t>(3 + random() % (vocabulary - 3)));
+    }
+    request.stop.max_tokens = max_tokens;
+    request.stop.ignore_eos = true;
+    return request;
+  }
+  std::shared_ptr<RecordingSink> Submit(Request request) {
+    auto sink = std::make_shared<RecordingSink>();
+    engine_->Submit(std::move(request), sink);
+    return sink;
+  }
+  std::shared_ptr<RecordingSink> Run(Request request) {
+    auto sink = Submit(std::move(request));
+    sink->AwaitEnd();
+    EXPECT_TRUE(sink->finished.has_value()) << sink->error;
+    return sink;
+  }
+  // Ends only when every byte and every reservation is back.
+  void ExpectBaseline() {
+    while (true) {
+      const CacheSnapshot cache = engine_->Snapshot()->cache;
+      uint64_t held = 0;
+      for (const TierSnapshot& tier : cache.tiers) held += tier.used_bytes + tier.reserved_bytes;
+      if (held == 0 && engine_->InFlight() == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(engine_->Snapshot()->cache.sequences, 0u);
+  }
+
+  const std::string directory_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(IntegrationTest, EveryTierAndEveryLinkIsUsed) {
+  LoadTiny();
+  Start(Ladder(), kNarrow);
+  SequenceUsage usage;
+  bool all_links = false;
+  for (int attempt = 0; attempt < kAttempts && !all_links; ++attempt) {
+    const auto sink = Run(Make(600, 100));
+    EXPECT_EQ(sink->started->policy, kNarrow);
+    EXPECT_EQ(sink->tokens.size(), 100u);
+    usage = sink->finished->usage;
+    // The last token computed is 698, in block 10, a piece of its own: hot are the sink and blocks
+    // 9 and 10, of which the last holds 59 tokens; warm 7 and 8; cold 1 to 6.
+    EXPECT_EQ(usage.tokens[0], 64 + 64 + 59);
+    EXPECT_EQ(usage.tokens[1], 2 * 64);
+    EXPECT_EQ(usage.tokens[2], 6 * 64);
+    all_links = std::all_of(usage.links.begin(), usage.links.end(),
+                            [](const LinkCounters& link) { return link.bytes > 0; });
+  }
+  EXPECT_TRUE(all_links);
+  for (const LinkCounters& link : usage.links) EXPECT_LT(link.bytes, link.f16_bytes);
+  ExpectBaseline();
+  EXPECT_GT(engine_->Snapshot()->cache.demoted_pages[1], 0u);
+}
+
+TEST_F(IntegrationTest, AnF16LadderGivesTheTokensOfHotMemoryAlone) {
+  LoadTiny();
+  const TierOptions ladder = Tiers({KvKind::kF16, KvKind::kF16}, {KvKind::kF16, KvKind::kF16});
+  Start(ladder, kNarrow);
+  for (const uint32_t salt : {1u, 2u, 3u}) {
+    Request request = Make(500, 150, salt);
+    const auto tiered = Run(request);
+    EXPECT_GT(tiered->finished->usage.tokens[2], 0);
+    request.policy.preset = PolicyPreset::kExact;
+    const auto exact = Run(request);
+    EXPECT_EQ(exact->finished->usage.tokens[1] + exact->finished->usage.tokens[2], 0);
+    EXPECT_EQ(tiered->tokens, exact->tokens) << salt;
+  }
+}
+
+TEST_F(IntegrationTest, AloneAndAmongOthersTheTokensAreTheSame) {
+  LoadTiny();
+  Start(Ladder(), kNarrow);
+  const Request request = Make(450, 120);
+  const auto alone = Run(request);
+  // A text that repeats itself would hide mistakes.
+  EXPECT_GT(std::set<int32_t>(alone->tokens.begin(), alone->tokens.end()).size(), 10u);
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (uint32_t i = 0; i < 12; ++i) {
+    sinks.push_back(Submit(Make(30 + 70 * static_cast<int32_t>(i), 20 + 9 * i, i + 1)));
+    if (i == 5) sinks.push_back(Submit(request));
+  }
+  for (const auto& sink : sinks) sink->AwaitEnd();
+  EXPECT_EQ(sinks[6]->tokens, alone->tokens);
+  ExpectBaseline();
+}
+
+TEST_F(IntegrationTest, ADamagedDiskChangesNoToken) {
+  LoadTiny();
+  const TierOptions tiers = Ladder();
+  Start(tiers, kNarrow);
+  const Request request = Make(600, 200);
+  const auto undamaged = Run(request);
+  ExpectBaseline();
+
+  // Counts up a byte of every record shortly before positions 640, 704 and 768 begin a piece: that
+  // is when blocks are on the disk that nobody has read yet.
+  class Vandal : public RecordingSink {
+   public:
+    explicit Vandal(const TierOptions& tiers) : plan_(TierPlan::Make(tiers)) {
+      file_ = open(tiers.cold_path.c_str(), O_RDWR);
+      STRATA_CHECK(file_ >= 0);
+    }
+    ~Vandal() override { close(file_); }
+    void OnDelta(DeltaEvent event) override {
+      const int32_t position = 600 + event.completion_tokens;
+      RecordingSink::OnDelta(std::move(event));
+      if (position % 64 != 62) return;
+      for (int32_t i = 0; i < plan_.slots[2]; ++i) {
+        const auto at = static_cast<off_t>(
+            cold_format::RecordOffset(i, plan_.slots[2], plan_.record.bytes()) + 99);
+        char byte = 0;
+        if (pread(file_, &byte, 1, at) != 1) continue;
+        byte = static_cast<char>(byte + 1);
+        STRATA_CHECK(pwrite(file_, &byte, 1, at) == 1);
+      }
+    }
+
+   private:
+    const TierPlan plan_;
+    int file_;
+  };
+  const Request other = Make(100, 150, 9);
+  const auto other_alone = Run(other);
+  int64_t recomputed = 0;
+  for (int attempt = 0; attempt < kAttempts && recomputed == 0; ++attempt) {
+    const auto damaged = std::make_shared<Vandal>(tiers);
+    engine_->Submit(request, damaged);
+    const auto bystander = Submit(other);
+    damaged->AwaitEnd();
+    bystander->AwaitEnd();
+    ASSERT_TRUE(damaged->finished.has_value()) << damaged->error;
+    EXPECT_EQ(damaged->tokens, undamaged->tokens);
+    EXPECT_EQ(bystander->finished->recomputed_tokens, 0);
+    EXPECT_EQ(bystander->tokens, other_alone->tokens);
+    recomputed = damaged->finished->recomputed_tokens;
+  }
+  EXPECT_GT(recomputed, 0);
+  EXPECT_GT(engine_->Snapshot()->cache.integrity_failures, 0u);
+  ExpectBaseline();
+}
+
+TEST_F(IntegrationTest, CancelledRequestsLeaveEveryTierEmpty) {
+  LoadTiny();
+  Start(Ladder(), kNarrow);
+  std::mt19937 random(4);
+  std::vector<std::pair<uint64_t, std::shared_ptr<RecordingSink>>> requests;
+  for (uint32_t i = 0; i < 40; ++i) {
+    auto sink = std::make_shared<RecordingSink>();
+    const int32_t prompt = 1 + static_cast<int32_t>(random() % 800);
+    requests.emplace_back(engine_->Submit(Make(prompt, 200, i), sink), sink);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
+    if (random() % 2 == 0) engine_->Cancel(requests[random() % requests.size()].first);
+  }
+  for (const auto& [ticket, sink] : requests) engine_->Cancel(ticket);
+  for (const auto& [ticket, sink] : requests) sink->AwaitEnd();
+  ExpectBaseline();
+}
+
+// The default model, where it is at hand.
+TEST_F(IntegrationTest, TheDefaultModelGivesTheSameTokensAloneAndAmongOthers) {
+  const char* set = std::getenv("STRATA_TEST_MODEL");
+  const char* home = std::getenv("HOME");
+  const std::string path =
+      set != nullptr ? set
+                     : absl::StrCat(home != nullptr ? home : "",
+                                    "/.cache/strata/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no model at " << path;
+  Load(path);
+  Start(Ladder(), kNarrow);
+  const auto spans = model_->tokenizer().Encode(
+      "The lighthouse keeper wrote one line a day. Today the line was about the storm, "
+      "and about the ship that did not come. He counted the lamps twice, as he always did, "
+      "and then he climbed down to the rocks to look for wood.",
+      {});
+  ASSERT_TRUE(spans.ok());
+  Request request = Make(0, 24);
+  while (request.prompt.size() < 330) {
+    for (const TokenSpan& span : *spans) request.prompt.push_back(span.id);
+  }
+  const auto alone = Run(request);
+  EXPECT_GT(alone->finished->usage.tokens[2], 0);
+  EXPECT_FALSE(alone->text.empty());
+  const auto other = Submit(Make(90, 30, 1));
+  const auto among = Submit(request);
+  const auto third = Submit(Make(20, 30, 2));
+  for (const auto& sink : {other, among, third}) sink->AwaitEnd();
+  EXPECT_EQ(among->tokens, alone->tokens);
+  EXPECT_EQ(among->text, alone->text);
+  ExpectBaseline();
+}
+
+}  // namespace
+}  // namespace strata

@@ -122,7 +122,9 @@ bool ColdWriter::FinishErase(ColdStore::EraseOp* op) {
   return erased;
 }
 
+// Operations in flight together fail together: that is one failure.
 void ColdWriter::Fail() {
+  if (pause_.count() > 0 && clock_->Now() < retry_) return;
   pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
   retry_ = clock_->Now() + pause_;
 }

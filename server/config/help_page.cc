@@ -9,7 +9,7 @@
 namespace strata {
 namespace {
 
-constexpr size_t kColumns = 80;
+constexpr size_t kColumns = 88;
 
 constexpr char kTop[] = R"(NAME
     strata-server - serve a language model over gRPC, its KV cache on a ladder of

@@ -183,7 +183,8 @@ TEST_F(GenerateCallTest, DrainWaitsForWhatEnteredAndLetsNothingIn) {
 TEST_F(GenerateCallTest, OpenCallsAreLimited) {
   ServingState state(1);
   state.Publish(FakeModel(&tokenizer_, &engine_));
-  const CallEnvironment environment = {&state, Clock::Real(), {}, &tokenizing_, &delivery_};
+  WorkQueue queue(16);
+  const CallEnvironment environment = {&state, Clock::Real(), {}, &queue, &queue};
   const auto first = std::make_shared<GenerateCall>(environment, [] {});
   const auto second = std::make_shared<GenerateCall>(environment, [] {});
   first->Start(Ids(), std::nullopt);

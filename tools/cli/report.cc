@@ -14,6 +14,7 @@
 #include "google/protobuf/util/time_util.h"
 #include "google/rpc/error_details.pb.h"
 #include "server/rpc/errors.h"
+#include "server/rpc/utf8.h"
 
 namespace strata::cli {
 namespace {
@@ -65,6 +66,11 @@ std::string ShortName(const std::string& name, const std::string& prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
 }
 std::string NameOf(v1::Tier tier) { return ShortName(v1::Tier_Name(tier), "TIER_"); }
+
+// Readable, and unambiguous where the bytes are no text.
+std::string Escaped(const std::string& bytes) {
+  return rpc::ToValidUtf8(bytes) == bytes ? absl::Utf8SafeCEscape(bytes) : absl::CEscape(bytes);
+}
 
 std::string WindowText(uint32_t tokens) {
   return tokens == UINT32_MAX ? "all" : absl::StrCat(tokens);
@@ -153,7 +159,7 @@ std::string TokensReport(const v1::TokenizeResponse& response) {
   table.Row({"id", "bytes", "token"});
   for (const auto& token : response.tokens()) {
     table.Row({absl::StrCat(token.id()), absl::StrCat(token.start(), "-", token.end()),
-               absl::StrCat("\"", absl::Utf8SafeCEscape(token.bytes()), "\"")});
+               absl::StrCat("\"", Escaped(token.bytes()), "\"")});
   }
   return absl::StrCat(table.ToString(), response.count(), " tokens\n");
 }

@@ -1,0 +1,301 @@
+// The real programs, started as an operator and a user would, on a model of random weights.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "httplib.h"
+#include "strata/v1/inference.pb.h"
+#include "tests/testing/tiny_model.h"
+
+namespace strata {
+namespace {
+
+using testing::HasSubstr;
+
+// Waiting ends with what is waited for; this is when a test gives up.
+constexpr std::chrono::seconds kPatience{60};
+
+template <typename Condition>
+bool WaitFor(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// A child with its output in files. Killed if the test ends before it does.
+class Process {
+ public:
+  Process(std::vector<std::string> command, const std::string& output)
+      : out_(output + ".out"), err_(output + ".err") {
+    std::vector<char*> arguments;
+    for (std::string& argument : command) arguments.push_back(argument.data());
+    arguments.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+    dup2(open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  ~Process() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void Signal(int signal) { kill(pid_, signal); }
+  // The exit status; 128 + N for a death by signal N, -1 if it does not end.
+  int Wait() {
+    int status = 0;
+    if (!WaitFor([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string out() const { return ReadFile(out_); }
+  std::string err() const { return ReadFile(err_); }
+
+ private:
+  pid_t pid_ = -1;
+  std::string out_;
+  std::string err_;
+};
+
+class EndToEndTest : public testing::Test {
+ protected:
+  EndToEndTest() {
+    folder_ =
+        absl::StrCat(testing::TempDir(), "/e2e_",
+                     testing::UnitTest::GetInstance()->current_test_info()->name(), "_", getpid());
+    std::filesystem::create_directories(folder_);
+    WriteTinyModel({}, Path("tiny.gguf"));
+  }
+  ~EndToEndTest() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+
+  std::unique_ptr<Process> Launch(const std::vector<std::string>& options) {
+    std::vector<std::string> command = {STRATA_SERVER_BINARY,
+                                        "--listen=127.0.0.1:0",
+                                        "--metrics-listen=127.0.0.1:0",
+                                        "--threads=1",
+                                        "--max-sequences=4",
+                                        "--basis-cache=" + folder_,
+                                        "--address-file=" + Path("address")};
+    command.insert(command.end(), options.begin(), options.end());
+    return std::make_unique<Process>(command, Path("server"));
+  }
+  // Starts the server and waits until it is ready.
+  void Serve(std::vector<std::string> options = {}) {
+    options.push_back("--model=" + Path("tiny.gguf"));
+    server_ = Launch(options);
+    const bool ready = WaitFor([&] {
+      std::ifstream file(Path("address"));
+      if (!(file >> address_ >> http_)) return false;
+      const auto answer = httplib::Client("http://" + http_).Get("/readyz");
+      return answer && answer->status == 200;
+    });
+    ASSERT_TRUE(ready) << server_->err();
+  }
+  std::unique_ptr<Process> Start(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {STRATA_BINARY, "--server=" + address_});
+    return std::make_unique<Process>(arguments, Path(absl::StrCat("client", clients_++)));
+  }
+  // Generates and returns the whole result.
+  v1::GenerateResult Generate(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"generate", "--json"});
+    const auto client = Start(arguments);
+    EXPECT_EQ(client->Wait(), 0) << client->err();
+    v1::GenerateResult result;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(client->out(), &result).ok());
+    return result;
+  }
+  v1::CacheStats Stats() {
+    const auto client = Start({"stats", "--json"});
+    EXPECT_EQ(client->Wait(), 0) << client->err();
+    v1::CacheStats stats;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(client->out(), &stats).ok());
+    return stats;
+  }
+  // No request runs and no tier holds anything.
+  bool Empty() {
+    const v1::CacheStats stats = Stats();
+    uint64_t used = stats.running() + stats.waiting();
+    for (const v1::TierStats& tier : stats.tiers()) used += tier.used_bytes();
+    return used == 0;
+  }
+  std::string Metrics() {
+    const auto answer = httplib::Client("http://" + http_).Get("/metrics");
+    return answer ? answer->body : "";
+  }
+
+  // Small windows, so that a prompt of a few hundred tokens passes through every tier.
+  std::vector<std::string> Ladder() const {
+    return {"--piece-tokens=64",           "--hot-window=64",    "--warm-window=64",
+            "--cold-path=" + Path("cold"), "--cold-bytes=64MiB", "--cold-edge-layers=0",
+            "--hot-bytes=32MiB",           "--warm-bytes=32MiB"};
+  }
+
+  std::string folder_;
+  std::string address_;
+  std::string http_;
+  int clients_ = 0;
+  std::unique_ptr<Process> server_;
+};
+
+// A generation that would take all of the context.
+const std::vector<std::string> kLongCall = {"generate", "-n", "4000", "--ignore-eos", "-q", "once"};
+
+TEST_F(EndToEndTest, GeneratesTheSameTextStreamedOrWhole) {
+  Serve();
+  const v1::GenerateResult first =
+      Generate({"-n", "20", "--ignore-eos", "--token-ids", "--logprobs", "hello"});
+  ASSERT_EQ(first.choices_size(), 1);
+  EXPECT_EQ(first.usage().completion_tokens(), 20u);
+  EXPECT_EQ(first.choices(0).token_ids_size(), 20);
+  EXPECT_EQ(first.choices(0).logprobs_size(), 20);
+  EXPECT_EQ(first.choices(0).reason(), v1::FINISH_REASON_LENGTH);
+  const auto stream = Start({"generate", "-n", "20", "--ignore-eos", "hello"});
+  EXPECT_EQ(stream->Wait(), 0) << stream->err();
+  EXPECT_EQ(stream->out(), first.choices(0).text() + "\n");
+  EXPECT_THAT(stream->err(), HasSubstr("ended by length"));
+  const std::string metrics = Metrics();
+  EXPECT_THAT(metrics, HasSubstr("strata_requests_total{finish_reason=\"length\"} 2\n"));
+  EXPECT_THAT(metrics, HasSubstr("strata_generation_tokens_total 40\n"));
+  EXPECT_TRUE(Empty());
+}
+
+TEST_F(EndToEndTest, ALongPromptPassesThroughEveryTierAndARestart) {
+  Serve(Ladder());
+  const std::vector<std::string> call = {"-n", "8", "--ignore-eos", "-f", Path("prompt")};
+  std::ofstream(Path("prompt")) << std::string(900, 'x');
+  const v1::GenerateResult first = Generate(call);
+  ASSERT_EQ(first.kv().tiers_size(), 3);
+  for (const v1::TierUse& tier : first.kv().tiers()) {
+    EXPECT_GT(tier.tokens(), 0u) << v1::Tier_Name(tier.tier());
+  }
+  ASSERT_EQ(first.kv().links_size(), 3);
+  for (const v1::LinkUse& link : first.kv().links()) {
+    EXPECT_GT(link.bytes(), 0u) << v1::Tier_Name(link.from());
+    EXPECT_LT(link.bytes(), link.bytes_f16_equivalent()) << v1::Tier_Name(link.from());
+  }
+  EXPECT_EQ(first.effective_policy().min_format(), v1::KV_FORMAT_INT2);
+  EXPECT_TRUE(WaitFor([&] { return Empty(); }));
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->Wait(), 0) << server_->err();
+  EXPECT_FALSE(std::filesystem::exists(Path("address")));
+
+  Serve(Ladder());
+  EXPECT_EQ(Generate(call).choices(0).text(), first.choices(0).text());
+}
+
+TEST_F(EndToEndTest, AnInterruptedClientLeavesNothingBehind) {
+  Serve(Ladder());
+  const auto client = Start(kLongCall);
+  ASSERT_TRUE(WaitFor([&] { return !client->out().empty(); })) << client->err();
+  client->Signal(SIGINT);
+  EXPECT_EQ(client->Wait(), 130);
+  EXPECT_TRUE(WaitFor([&] { return Empty(); }));
+  EXPECT_THAT(Metrics(), HasSubstr("strata_requests_total{finish_reason=\"cancelled\"} 1\n"));
+}
+
+TEST_F(EndToEndTest, AKilledClientLeavesNothingBehind) {
+  Serve(Ladder());
+  const auto client = Start(kLongCall);
+  ASSERT_TRUE(WaitFor([&] { return !client->out().empty(); })) << client->err();
+  client->Signal(SIGKILL);
+  EXPECT_EQ(client->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(WaitFor([&] { return Empty(); }));
+}
+
+TEST_F(EndToEndTest, TermLetsAStreamFinishAndRefusesOthers) {
+  Serve();
+  const auto client = Start({"generate", "-n", "1500", "--ignore-eos", "-q", "once"});
+  ASSERT_TRUE(WaitFor([&] { return !client->out().empty(); })) << client->err();
+  server_->Signal(SIGTERM);
+  ASSERT_TRUE(WaitFor([&] { return absl::StrContains(server_->err(), "draining"); }));
+  // Draining, or gone already where the stream was quick.
+  const auto late = Start({"generate", "-q", "late"});
+  EXPECT_EQ(late->Wait(), 3) << late->err();
+  EXPECT_THAT(late->err(), HasSubstr("UNAVAILABLE"));
+  EXPECT_EQ(client->Wait(), 0) << client->err();
+  EXPECT_EQ(server_->Wait(), 0) << server_->err();
+  EXPECT_THAT(server_->err(), HasSubstr("drained"));
+}
+
+TEST_F(EndToEndTest, TheDrainTimeoutCutsAStreamOff) {
+  Serve({"--drain-timeout=0"});
+  const auto client = Start(kLongCall);
+  ASSERT_TRUE(WaitFor([&] { return !client->out().empty(); })) << client->err();
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(server_->Wait(), 3) << server_->err();
+  EXPECT_EQ(client->Wait(), 3);
+  EXPECT_THAT(client->err(), HasSubstr("drain timeout"));
+}
+
+TEST_F(EndToEndTest, WhatCannotStartSaysWhy) {
+  auto server = Launch({"--model=" + Path("tiny.gguf"), "--hot-byte=1"});
+  EXPECT_EQ(server->Wait(), 2);
+  EXPECT_THAT(server->err(), HasSubstr("--hot-byte"));
+
+  server = Launch({"--model=" + Path("tiny.gguf"), "--piece-tokens=63"});
+  EXPECT_EQ(server->Wait(), 2);
+  EXPECT_THAT(server->err(), HasSubstr("piece-tokens"));
+
+  std::ofstream(Path("broken.gguf")) << "GGUF and nothing more";
+  server = Launch({"--model=" + Path("broken.gguf")});
+  EXPECT_EQ(server->Wait(), 1);
+  EXPECT_THAT(server->err(), HasSubstr("broken.gguf"));
+
+  server = Launch({"--model=" + Path("tiny.gguf"), "--hot-bytes=1KiB"});
+  EXPECT_EQ(server->Wait(), 1);
+  EXPECT_THAT(server->err(), HasSubstr("hot_bytes"));
+
+  Serve();
+  server = Launch(
+      {"--model=" + Path("tiny.gguf"), "--listen=" + address_, "--address-file=" + Path("other")});
+  EXPECT_EQ(server->Wait(), 1);
+}
+
+TEST_F(EndToEndTest, ErrorsReachTheUser) {
+  Serve({"--max-context=128"});
+  auto client = Start({"generate", "--top-p=7", "x"});
+  EXPECT_EQ(client->Wait(), 1);
+  EXPECT_THAT(client->err(), HasSubstr("sampling.top_p"));
+  client = Start({"generate", "--model=other", "x"});
+  EXPECT_EQ(client->Wait(), 1);
+  EXPECT_THAT(client->err(), HasSubstr("NOT_FOUND"));
+  client = Start({"generate", std::string(200, 'x')});
+  EXPECT_EQ(client->Wait(), 1);
+  EXPECT_THAT(client->err(), HasSubstr("CONTEXT_LENGTH_EXCEEDED"));
+  client = Start({"generate", "--tempereture=1", "x"});
+  EXPECT_EQ(client->Wait(), 2);
+}
+
+}  // namespace
+}  // namespace strata

@@ -51,10 +51,10 @@ class BasisTest : public ::testing::Test {
 TEST_F(BasisTest, ScalesFollowTheFormula) {
   const KvGeometry geometry = {1, 2, 16};
   BasisMoments moments(geometry);
-  // Two query heads a KV head. Channel 1's queries are 4 times as large, channel 2's keys 9 times,
-  // and channel 3's keys have a mean, which must not count.
+  // Two query heads a KV head. Channel 1's queries are 4 times as large (16 times for the second KV
+  // head), channel 2's keys 9 times, and channel 3's keys have a mean, which must not count.
   std::vector<float> q(4 * 16, 1.0f);
-  for (int h = 0; h < 4; ++h) q[h * 16 + 1] = 4;
+  for (int h = 0; h < 4; ++h) q[h * 16 + 1] = h < 2 ? 4 : 16;
   for (int i = 0; i < 10; ++i) moments.AddQueries(0, 4, q.data());
   std::vector<float> k(64 * 16);
   for (int t = 0; t < 64; ++t) {
@@ -67,8 +67,8 @@ TEST_F(BasisTest, ScalesFollowTheFormula) {
   const std::vector<float> d = moments.Scales();
   ASSERT_EQ(d.size(), 32u);
   for (const int head : {0, 16}) {
-    EXPECT_FLOAT_EQ(d[head + 1] / d[head], 2);         // (4^2)^(1/4)
-    EXPECT_FLOAT_EQ(d[head + 2] / d[head], 1 / 3.0f);  // (9^2)^(-1/4)
+    EXPECT_FLOAT_EQ(d[head + 1] / d[head], head == 0 ? 2 : 4);  // (4^2)^(1/4), (16^2)^(1/4)
+    EXPECT_FLOAT_EQ(d[head + 2] / d[head], 1 / 3.0f);           // (9^2)^(-1/4)
     EXPECT_FLOAT_EQ(d[head + 3] / d[head], 1);
     double product = 1;
     for (int c = 0; c < 16; ++c) product *= d[head + c];
@@ -205,6 +205,49 @@ TEST_F(BasisTest, CandidatesAreOrdered) {
   EXPECT_THAT(BasisFileCandidates("/models/m.gguf", "/cache", 0xabc),
               ::testing::ElementsAre("/cache/m.gguf.0000000000000abc.kvbasis"));
   unsetenv("XDG_CACHE_HOME");
+}
+
+// The scales leave no trace in logits, so what is stored is looked at: H keeps a vector's length,
+// so each K in the cache is as long as d k. F16 rounds each of 32 channels by 2^-11 at most.
+TEST_F(BasisTest, EachLayerStoresKByItsOwnScales) {
+  const std::string path = directory_ + "/tiny.gguf";
+  WriteTinyModel({}, path);
+  Backend backend = CreateReferenceBackend();
+  ModelOptions options;
+  options.path = path;
+  const auto measured = Model::Load(options, &backend);
+  options.plain_basis = true;
+  const auto plain = Model::Load(options, &backend);
+  ASSERT_TRUE(measured.ok() && plain.ok());
+  std::vector<int32_t> tokens(kBlockTokens);
+  for (int32_t i = 0; i < kBlockTokens; ++i) tokens[i] = i * 7 % 250;
+  ModelHarness stored(measured->get(), 1, 64);
+  ModelHarness exact(plain->get(), 1, 64);
+  stored.Step(0, tokens);
+  exact.Step(0, tokens);
+  const KvGeometry geometry = (*plain)->config().Geometry();
+  const size_t values = size_t{1} * geometry.kv_heads * kBlockTokens * geometry.head_dim;
+  std::vector<float> k(values), k_exact(values), v(values);
+  for (int32_t layer = 0; layer < geometry.layers; ++layer) {
+    const auto decode = [&](FlatKv& kv, float* out) {
+      PageCodec::Decode(kv.format(), KvKind::kF16, KvKind::kF16, kv.Page(0, layer, 0), nullptr, out,
+                        v.data());
+    };
+    decode(stored.kv(), k.data());
+    decode(exact.kv(), k_exact.data());
+    const float* d = (*measured)->basis().KScale(layer);
+    for (int32_t row = 0; row < geometry.kv_heads * kBlockTokens; ++row) {
+      const float* scale = d + row / kBlockTokens * geometry.head_dim;
+      double length = 0;
+      double expected = 0;
+      for (int32_t c = 0; c < geometry.head_dim; ++c) {
+        const size_t i = size_t{1} * row * geometry.head_dim + c;
+        length += std::pow(k[i], 2);
+        expected += std::pow(scale[c] * k_exact[i], 2);
+      }
+      ASSERT_NEAR(std::sqrt(length / expected), 1, 2e-3) << layer << " " << row;
+    }
+  }
 }
 
 // B1: any basis gives the same logits but for F16 rounding. The rotated K and V round differently,

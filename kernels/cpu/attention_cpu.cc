@@ -71,8 +71,9 @@ class CpuAttention final : public AttentionBackend {
   };
 
   void RunItem(const Call& call, const AttentionItem& item, ThreadScratch* scratch);
-  void AttendSplits(const Call& call, const AttentionItem& item, ThreadScratch* scratch,
-                    const StateView& total);
+  static void ScaleQueries(const Call& call, const AttentionUnit& unit, float* scaled);
+  void FinishUnit(const Call& call, const AttentionItem& item, int32_t unit_index,
+                  const StateView& total);
   StateView Slot(const Call& call, const AttentionUnit& unit, int32_t split);
   static StateView ViewOf(float* floats, int32_t queries, int32_t head_dim);
   static void Publish(const Call& call, const AttentionUnit& unit, const StateView& total);
@@ -124,60 +125,77 @@ void CpuAttention::Publish(const Call& call, const AttentionUnit& unit, const St
   }
 }
 
-void CpuAttention::AttendSplits(const Call& call, const AttentionItem& item, ThreadScratch* scratch,
-                                const StateView& total) {
-  const AttentionUnit& unit = plan_.units()[item.unit];
+void CpuAttention::ScaleQueries(const Call& call, const AttentionUnit& unit, float* scaled) {
   const int32_t dim = call.shape.head_dim;
-  const int32_t queries = unit.rows * call.group;
+  const int32_t values = call.group * dim;
+  for (int32_t r = 0; r < unit.rows; ++r) {
+    const size_t row = size_t{1} * (unit.sequence->first_row + unit.first_row + r);
+    const float* q = call.q + (row * call.shape.query_heads + unit.kv_head * call.group) * dim;
+    for (int32_t c = 0; c < values; ++c) scaled[r * values + c] = q[c] * kLog2E;
+  }
+}
+
+void CpuAttention::RunItem(const Call& call, const AttentionItem& item, ThreadScratch* scratch) {
+  const AttentionUnit* units = &plan_.units()[item.first_unit];
+  const int32_t dim = call.shape.head_dim;
+  const int32_t queries = units->rows * call.group;
+  const size_t q_floats = size_t{1} * queries * dim;
   const size_t state_floats = AttentionPlan::StateFloats(queries, dim);
+  float* q = scratch->q.Get(q_floats * item.unit_count);
+  float* totals = scratch->total.Get(state_floats * item.unit_count);
+  for (int32_t u = 0; u < item.unit_count; ++u) {
+    ScaleQueries(call, units[u], q + q_floats * u);
+    std::fill_n(ViewOf(totals + state_floats * u, queries, dim).l, queries, 0.0f);
+  }
   SplitArgs args{};
   args.head_dim = dim;
   args.v_group = call.v_group;
   args.queries = queries;
   args.group = call.group;
-  args.first_position = unit.sequence->first_position + unit.first_row;
+  args.first_position = units->sequence->first_position + units->first_row;
   args.scores = scratch->scores.Get(size_t{1} * queries * kScoreStride);
 
-  float* scaled = scratch->q.Get(size_t{1} * queries * dim);
-  for (int32_t r = 0; r < unit.rows; ++r) {
-    const size_t row = size_t{1} * (unit.sequence->first_row + unit.first_row + r);
-    const float* q = call.q + (row * call.shape.query_heads + unit.kv_head * call.group) * dim;
-    const int32_t values = call.group * dim;
-    for (int32_t c = 0; c < values; ++c) scaled[r * values + c] = q[c] * kLog2E;
-  }
-  args.q = scaled;
-
-  // The next split's pages are known while one is read, so that they can be fetched ahead.
+  // Split by split, all heads of one before the next. The pages that follow are known while some
+  // are read, so that they can be fetched ahead.
+  const int32_t steps = (item.end_split - item.first_split) * item.unit_count;
   HeadPage pages[2][kSplitPagesMax];
   int32_t counts[2];
-  counts[item.first_split & 1] =
-      plan_.HeadPages(unit, item.first_split, pages[item.first_split & 1]);
-  for (int32_t s = item.first_split; s < item.end_split; ++s) {
-    counts[(s + 1) & 1] =
-        s + 1 < item.end_split ? plan_.HeadPages(unit, s + 1, pages[(s + 1) & 1]) : 0;
-    args.pages = pages[s & 1];
-    args.page_count = counts[s & 1];
-    args.next = pages[(s + 1) & 1];
-    args.next_count = counts[(s + 1) & 1];
-    args.out =
-        unit.slotted ? Slot(call, unit, s) : ViewOf(scratch->split.Get(state_floats), queries, dim);
+  const auto find_pages = [&](int32_t step) {
+    counts[step & 1] =
+        step == steps ? 0
+                      : plan_.HeadPages(units[step % item.unit_count],
+                                        item.first_split + step / item.unit_count, pages[step & 1]);
+  };
+  find_pages(0);
+  for (int32_t step = 0; step < steps; ++step) {
+    find_pages(step + 1);
+    const int32_t u = step % item.unit_count;
+    const int32_t split = item.first_split + step / item.unit_count;
+    args.q = q + q_floats * u;
+    args.pages = pages[step & 1];
+    args.page_count = counts[step & 1];
+    args.first = step == 0;
+    args.next = pages[(step + 1) & 1];
+    args.next_count = counts[(step + 1) & 1];
+    args.out = units[u].slotted ? Slot(call, units[u], split)
+                                : ViewOf(scratch->split.Get(state_floats), queries, dim);
     kernels_.attend_split(args);
-    if (!unit.slotted) kernels_.merge(queries, dim, args.out, total);
+    if (units[u].slotted) continue;
+    kernels_.merge(queries, dim, args.out, ViewOf(totals + state_floats * u, queries, dim));
+  }
+  for (int32_t u = 0; u < item.unit_count; ++u) {
+    FinishUnit(call, item, item.first_unit + u, ViewOf(totals + state_floats * u, queries, dim));
   }
 }
 
-void CpuAttention::RunItem(const Call& call, const AttentionItem& item, ThreadScratch* scratch) {
-  const AttentionUnit& unit = plan_.units()[item.unit];
-  const int32_t queries = unit.rows * call.group;
-  const int32_t dim = call.shape.head_dim;
-  const StateView total =
-      ViewOf(scratch->total.Get(AttentionPlan::StateFloats(queries, dim)), queries, dim);
-  std::fill_n(total.l, queries, 0.0f);
-  AttendSplits(call, item, scratch, total);
+// Merges a slotted unit's splits into `total` where this item is the last one, and publishes.
+void CpuAttention::FinishUnit(const Call& call, const AttentionItem& item, int32_t unit_index,
+                              const StateView& total) {
+  const AttentionUnit& unit = plan_.units()[unit_index];
   if (unit.slotted) {
-    if (!plan_.FinishSplits(item)) return;
+    if (!plan_.FinishSplits(item, unit_index)) return;
     for (int32_t s = 0; s < unit.split_count; ++s) {
-      kernels_.merge(queries, dim, Slot(call, unit, s), total);
+      kernels_.merge(unit.rows * call.group, call.shape.head_dim, Slot(call, unit, s), total);
     }
   }
   Publish(call, unit, total);

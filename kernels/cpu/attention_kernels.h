@@ -23,7 +23,7 @@ struct HeadPage {
 };
 
 // A split is a few consecutive pages that share one softmax maximum: at most this many.
-inline constexpr int32_t kSplitPagesMax = 8;
+inline constexpr int32_t kSplitPagesMax = 16;
 inline constexpr int32_t kSplitTokensMax = kSplitPagesMax * 64;
 // Floats between two queries' scores: a multiple of 64 bytes, but not of what maps to one cache
 // set.
@@ -52,7 +52,7 @@ struct CodeDotArgs {
   const int8_t* folded;
   size_t folded_stride;
   const uint8_t* ahead_hi;  // fetched ahead: as many lines of each plane as are read
-  const uint8_t* ahead_lo;
+  const uint8_t* ahead_lo;  // the same as ahead_hi where there is none
 };
 
 struct SplitArgs {
@@ -64,6 +64,7 @@ struct SplitArgs {
   int32_t page_count;
   const float* q;         // [queries][head_dim], times log2(e)
   const HeadPage* pages;  // [page_count]
+  bool first;             // nobody fetched these pages ahead
   int32_t next_count;     // pages that are read after these, to be fetched ahead; may be 0
   const HeadPage* next;
   float* scores;  // scratch [queries][kScoreStride], 64-byte aligned

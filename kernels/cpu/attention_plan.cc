@@ -12,6 +12,9 @@ constexpr int32_t kItemsPerThread = 8;
 // Splits of one item at most, so that a short tail of items cannot leave threads idle for long.
 constexpr int32_t kItemSplitsMax = 16;
 
+// Queries of one KV head up to which reading its pages takes longer than the arithmetic.
+constexpr int32_t kFewQueries = 16;
+
 CodeBits BitsOf(KvKind kind) {
   switch (kind) {
     case KvKind::kF16:
@@ -84,34 +87,46 @@ void AttentionPlan::AddUnits(const AttentionShape& shape, const AttentionSequenc
   }
 }
 
+// The KV heads of one page lie next to each other: read together where that leaves enough items,
+// and where there are so few queries that reading is what takes the time.
 void AttentionPlan::AddItems(const AttentionShape& shape, int threads) {
   const int64_t unit_count = static_cast<int64_t>(units_.size());
-  const bool whole = threads == 1 || unit_count >= int64_t{kItemsPerThread} * threads;
-  int64_t total = 0;
-  for (const AttentionUnit& unit : units_) total += unit.split_count;
-  const int32_t step = static_cast<int32_t>(
-      std::clamp<int64_t>(total / (int64_t{kItemsPerThread} * threads), 1, kItemSplitsMax));
+  const int64_t wanted = int64_t{kItemsPerThread} * threads;
+  int64_t tile_splits = 0;
+  for (int64_t u = 0; u < unit_count; u += shape.kv_heads) tile_splits += units_[u].split_count;
+  const bool whole = threads == 1 || unit_count >= wanted;
+  const bool enough = threads == 1 || tile_splits >= wanted / 2;
+  const int64_t splits = enough ? tile_splits : tile_splits * shape.kv_heads;
+  const int32_t step =
+      static_cast<int32_t>(std::clamp<int64_t>(splits / wanted, 1, kItemSplitsMax));
   if (pending_size_ < units_.size()) {
     pending_size_ = units_.size();
     pending_ = std::make_unique<std::atomic<int32_t>[]>(pending_size_);
   }
-  // The KV heads of one stretch follow each other: their pages are neighbours in memory.
+  const int32_t group = shape.query_heads / shape.kv_heads;
   for (int64_t u = 0; u < unit_count; u += shape.kv_heads) {
-    const int32_t splits = units_[u].split_count;
-    const int32_t stretch = whole ? splits : step;
-    for (int32_t h = 0; h < shape.kv_heads; ++h) {
-      AttentionUnit& unit = units_[u + h];
-      unit.slotted = splits > stretch;
-      unit.first_slot = slot_floats_;
-      if (!unit.slotted) continue;
-      pending_[u + h].store(splits, std::memory_order_relaxed);
-      const int32_t queries = unit.rows * (shape.query_heads / shape.kv_heads);
-      slot_floats_ += StateFloats(queries, shape.head_dim) * splits;
-    }
-    for (int32_t s = 0; s < splits; s += stretch) {
-      for (int32_t h = 0; h < shape.kv_heads; ++h) {
-        items_.push_back({static_cast<int32_t>(u + h), s, std::min(s + stretch, splits)});
-      }
+    const bool few = units_[u].rows * group <= kFewQueries;
+    AddItemsOfTile(shape, static_cast<int32_t>(u), whole ? units_[u].split_count : step,
+                   enough && few);
+  }
+}
+
+void AttentionPlan::AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int32_t stretch,
+                                   bool heads_together) {
+  const int32_t splits = units_[first_unit].split_count;
+  for (int32_t u = first_unit; u < first_unit + shape.kv_heads; ++u) {
+    AttentionUnit& unit = units_[u];
+    unit.slotted = splits > stretch;
+    unit.first_slot = slot_floats_;
+    if (!unit.slotted) continue;
+    pending_[u].store(splits, std::memory_order_relaxed);
+    const int32_t queries = unit.rows * (shape.query_heads / shape.kv_heads);
+    slot_floats_ += StateFloats(queries, shape.head_dim) * splits;
+  }
+  const int32_t count = heads_together ? shape.kv_heads : 1;
+  for (int32_t s = 0; s < splits; s += stretch) {
+    for (int32_t h = 0; h < shape.kv_heads; h += count) {
+      items_.push_back({first_unit + h, count, s, std::min(s + stretch, splits)});
     }
   }
 }
@@ -132,10 +147,10 @@ void AttentionPlan::Build(const AttentionShape& shape,
   AddItems(shape, threads);
 }
 
-bool AttentionPlan::FinishSplits(const AttentionItem& item) {
+bool AttentionPlan::FinishSplits(const AttentionItem& item, int32_t unit) {
   const int32_t done = item.end_split - item.first_split;
   // Releases this item's slots and acquires everybody's for the last one.
-  return pending_[item.unit].fetch_sub(done, std::memory_order_acq_rel) == done;
+  return pending_[unit].fetch_sub(done, std::memory_order_acq_rel) == done;
 }
 
 int32_t AttentionPlan::HeadPages(const AttentionUnit& unit, int32_t split, HeadPage* pages) const {

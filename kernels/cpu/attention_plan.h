@@ -24,10 +24,12 @@ struct AttentionUnit {
   size_t first_slot = 0;    // floats
 };
 
-// Work for one thread: a stretch of one unit's splits.
+// Work for one thread: a stretch of the splits of some units of the same rows (KV heads that follow
+// each other), all heads of a split before the next split.
 struct AttentionItem {
-  int32_t unit = 0;
-  int32_t first_split = 0;  // of the unit
+  int32_t first_unit = 0;
+  int32_t unit_count = 0;
+  int32_t first_split = 0;  // of each unit
   int32_t end_split = 0;
 };
 
@@ -39,7 +41,7 @@ struct AttentionItem {
 // items may depend on threads and load, because splits are merged one by one, in order, anyway.
 class AttentionPlan {
  public:
-  static constexpr int32_t kSplitBlocks = 4;
+  static constexpr int32_t kSplitBlocks = 8;
   // Queries that go through a page together in a prefill: enough to make reading the page free,
   // few enough for their scores to stay in the L2 cache.
   static constexpr int32_t kTileQueries = 48;
@@ -60,8 +62,8 @@ class AttentionPlan {
   // Writes the pages of one of the unit's splits that any of its rows sees; returns their count.
   int32_t HeadPages(const AttentionUnit& unit, int32_t split, HeadPage* pages) const;
 
-  // Counts the item's splits as done; true for the call that finishes the unit.
-  bool FinishSplits(const AttentionItem& item);
+  // Counts the item's splits of one of its units as done; true for the call that finishes the unit.
+  bool FinishSplits(const AttentionItem& item, int32_t unit);
 
  private:
   // A run with the offsets of its regions worked out.
@@ -83,6 +85,8 @@ class AttentionPlan {
   void AddUnits(const AttentionShape& shape, const AttentionSequence& sequence,
                 int32_t first_split);
   void AddItems(const AttentionShape& shape, int threads);
+  void AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int32_t stretch,
+                      bool heads_together);
   int32_t PositionOf(const Page& page) const;
 
   std::vector<Run> runs_;

@@ -17,6 +17,7 @@ class SplitAttention {
   static constexpr AttentionKernels Table() { return {&AttendSplit, &Merge, &Exp2}; }
 
   static void AttendSplit(const SplitArgs& a) {
+    if (a.first) PrefetchValues(a);
     Scores(a);
     Softmax(a);
     const size_t values = size_t{1} * a.queries * a.head_dim;
@@ -81,6 +82,11 @@ class SplitAttention {
     const int32_t query = row <= 0 ? 0 : row * a.group;
     return query < a.queries ? query : a.queries;
   }
+  // The page whose K (V) is fetched while K (V) of page `index` is read. So far ahead, and into the
+  // L2 cache, enough misses are under way to use the memory's bandwidth: the L1 cache follows few.
+  static const HeadPage& Next(const SplitArgs& a, int index) {
+    return index < a.next_count ? a.next[index] : a.pages[index];
+  }
   static float* ScoresOf(const SplitArgs& a, int query, int index) {
     return a.scores + size_t{1} * query * kScoreStride + index * kTokens;
   }
@@ -114,15 +120,14 @@ class SplitAttention {
 
   static void F16Scores(const SplitArgs& a, int index) {
     const HeadPage& page = a.pages[index];
-    const uint8_t* next = index + 1 < a.page_count ? a.pages[index + 1].k : a.pages[0].v;
     const int first = FirstQuery(a, page);
     F16::Scores(
-        page.k, next, a.head_dim,
+        page.k, Next(a, index).k, a.head_dim,
         {a.q + size_t{1} * first * a.head_dim, static_cast<size_t>(a.head_dim), a.queries - first},
         ScoresOf(a, first, index), kScoreStride);
   }
 
-  // One block of queries over all pages of codes. V of a page is fetched while its K is read.
+  // One block of queries over all pages of codes.
   template <int kQueries>
   static void CodeScores(const SplitArgs& a, int query) {
     typename Codes::Folded folded;
@@ -132,12 +137,13 @@ class SplitAttention {
       const HeadPage& page = a.pages[i];
       if (page.k_bits == CodeBits::kF16 || FirstQuery(a, page) >= query + kQueries) continue;
       const typename Codes::Planes k = KPlanes(page, dim);
-      PrefetchParams(page.v, dim, 4 * dim / a.v_group * kTokens);
+      const HeadPage& next = Next(a, i);
+      PrefetchParams(next.k, dim, 4 * dim);
       WithBits(page.k_bits, dim == 64, [&](auto is_i4, auto is_64) {
         constexpr bool kI4 = is_i4.kValue != 0;
         constexpr int kFixed = is_64.kValue * 64;
         Codes::template Fold<kQueries, kI4, kFixed>(k.mn, k.s, dim, q, dim, &folded);
-        Codes::template Scores<kQueries, kI4, kFixed>(k, {page.v, page.v_lo}, dim, folded,
+        Codes::template Scores<kQueries, kI4, kFixed>(k, {next.k, next.k_lo}, dim, folded,
                                                       ScoresOf(a, query, i));
       });
     }
@@ -229,9 +235,7 @@ class SplitAttention {
   // F16 values of the tokens in `visible`, one stretch of them after the other.
   static void VisibleValues(const SplitArgs& a, int index, uint64_t visible, int first, int count) {
     const HeadPage& page = a.pages[index];
-    const uint8_t* next = index + 1 < a.page_count ? a.pages[index + 1].v
-                          : a.next_count > 0       ? a.next[0].k
-                                                   : page.v;
+    const uint8_t* next = Next(a, index).v;
     while (visible != 0) {
       const int begin = __builtin_ctzll(visible);
       const uint64_t hidden = ~visible >> begin;
@@ -243,8 +247,8 @@ class SplitAttention {
     }
   }
 
-  // One block of queries over pages [begin, end), all of codes, V group by V group, as in
-  // CodeScores. K of the next split's page i is fetched while V of page i is read.
+  // One block of queries over pages [begin, end), all of codes, V group by V group. The constants
+  // of the folds are added once, at the end.
   template <int kQueries, int kColumns>
   static void CodeValues(const SplitArgs& a, int begin, int end, int query) {
     const int dim = a.head_dim;
@@ -255,16 +259,16 @@ class SplitAttention {
       for (int i = begin; i < end; ++i) {
         const HeadPage& page = a.pages[i];
         if (FirstQuery(a, page) >= query + kQueries) continue;
-        const HeadPage& ahead = i < a.next_count ? a.next[i] : page;
-        if (g == 0) PrefetchParams(ahead.k, dim, 4 * dim);
+        const HeadPage& next = Next(a, i);
+        PrefetchParams(next.v + g * 4 * kTokens, dim, 4 * kTokens);
         const typename Codes::Planes v = VPlanes(page, dim, a.v_group);
         WithBits(page.v_bits, true, [&](auto is_i4, auto) {
           constexpr bool kI4 = is_i4.kValue != 0;
           Codes::template Fold<kQueries, kI4, kTokens>(v.mn + g * kTokens, v.s + g * kTokens,
                                                        kTokens, ScoresOf(a, query, i), kScoreStride,
                                                        &folded);
-          Codes::template Values<kQueries, kI4, kColumns>(v, {ahead.k, ahead.k_lo}, dim,
-                                                          g * kColumns, folded, o);
+          Codes::template Values<kQueries, kI4, kColumns>(v, {next.v, next.v_lo}, dim, g * kColumns,
+                                                          folded, o);
         });
         for (int j = 0; j < kQueries; ++j) constant[j] += folded.constant[j];
       }
@@ -274,6 +278,19 @@ class SplitAttention {
           Ops::Store(group + c, Ops::Add(Ops::Load(group + c), Ops::Set1(constant[j])));
         }
       }
+    }
+  }
+
+  // Fetches V of the split's own pages, where no split before it did.
+  static void PrefetchValues(const SplitArgs& a) {
+    for (int i = 0; i < a.page_count; ++i) {
+      const HeadPage& page = a.pages[i];
+      const bool f16 = page.v_bits == CodeBits::kF16;
+      const int plane = 16 * a.head_dim;
+      const int params = 4 * a.head_dim / a.v_group * kTokens;
+      for (int b = 0; b < (f16 ? 8 * plane : plane + params); b += 64) Ops::Prefetch(page.v + b);
+      if (page.v_bits != CodeBits::kI4) continue;
+      for (int b = 0; b < plane; b += 64) Ops::Prefetch(page.v_lo + b);
     }
   }
 

@@ -130,12 +130,13 @@ struct Ops {
   }
   static void StoreFour(float* p, F x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
 
-  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
   // The 16-bit sums of one line are at most 4 * 2 * 15 * 127 = 15,240.
   template <int kQueries, bool kI4, int kLines, int kOutputs>
   static void Dots(const CodeDotArgs& d, I* out) {
     const int lines = kLines == 0 ? d.lines : kLines;
+    const bool ahead_lo = d.ahead_lo != d.ahead_hi;
     for (int w = 0; w < 2 * kOutputs; ++w) {
       const size_t output = w / 2 * d.output_stride + w % 2 * 32;
       I sum[kQueries];
@@ -148,7 +149,7 @@ struct Ops {
         if (w % 2 == 0) {
           const size_t fetched = size_t{64} * (w / 2 * lines + r);
           Prefetch(d.ahead_hi + fetched);
-          if constexpr (kI4) Prefetch(d.ahead_lo + fetched);
+          if (ahead_lo) Prefetch(d.ahead_lo + fetched);
         }
 #pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i) {

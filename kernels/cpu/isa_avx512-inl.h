@@ -137,13 +137,14 @@ struct Ops {
   }
   static void StoreFour(float* p, F x) { _mm_storeu_ps(p, _mm512_castps512_ps128(x)); }
 
-  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
   // out[i * kOutputs + a]. kLines is `lines` where that is known, or 0. A quad of bytes is spread
   // over a register once for all output lines: spreading competes with the dots for a port.
   template <int kQueries, bool kI4, int kLines, int kOutputs>
   static void Dots(const CodeDotArgs& d, I* out) {
     const int lines = kLines == 0 ? d.lines : kLines;
+    const bool ahead_lo = d.ahead_lo != d.ahead_hi;
     I sum[kQueries][kOutputs];
 #pragma GCC unroll 4
     for (int i = 0; i < kQueries; ++i) {
@@ -159,7 +160,7 @@ struct Ops {
         pair[a] = LoadPair<kI4>(d.hi + line, d.lo + line);
         const size_t fetched = size_t{64} * (r * kOutputs + a);
         Prefetch(d.ahead_hi + fetched);
-        if constexpr (kI4) Prefetch(d.ahead_lo + fetched);
+        if (ahead_lo) Prefetch(d.ahead_lo + fetched);
       }
 #pragma GCC unroll 4
       for (int z = 0; z < 4; ++z) {

@@ -277,9 +277,11 @@ TEST_F(EndToEndTest, WhatCannotStartSaysWhy) {
   EXPECT_THAT(server->err(), HasSubstr("hot_bytes"));
 
   Serve();
-  server = Launch(
-      {"--model=" + Path("tiny.gguf"), "--listen=" + address_, "--address-file=" + Path("other")});
+  const std::vector<std::string> second = {STRATA_SERVER_BINARY, "--model=" + Path("tiny.gguf"),
+                                           "--listen=" + address_, "--metrics-listen=none"};
+  server = std::make_unique<Process>(second, Path("second"));
   EXPECT_EQ(server->Wait(), 1);
+  EXPECT_THAT(server->err(), HasSubstr(address_));
 }
 
 TEST_F(EndToEndTest, ErrorsReachTheUser) {

@@ -171,6 +171,9 @@ TEST(OptionValuesTest, SizesAndTimesAreReadBackAsWritten) {
     EXPECT_EQ(*ParseSize(FormatSize(bytes)), bytes);
   }
   EXPECT_EQ(FormatSize(uint64_t{64} << 20), "64MiB");
+  EXPECT_EQ(*ParseSize("1KiB"), 1024u);
+  EXPECT_EQ(*ParseSize("2kb"), 2000u);
+  EXPECT_EQ(*ParseSize("0.5TiB"), uint64_t{512} << 30);
   for (const char* wrong : {"", "MiB", "-1", "1e3", "1 MiB ", "1.2.3KB", "9EiB", "99999999TiB"}) {
     EXPECT_FALSE(ParseSize(wrong).ok()) << wrong;
   }

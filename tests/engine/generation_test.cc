@@ -249,6 +249,7 @@ TEST(GenerationTest, TimesAreMeasured) {
   EXPECT_NEAR(totals.step_seconds_decode.sum, 0.04, 1e-9);
   EXPECT_EQ(count(totals.step_batch_tokens), 6u);
   EXPECT_EQ(totals.step_batch_tokens.sum, 204);
+  EXPECT_EQ(totals.step_batch_tokens.counts[0], 4u);  // bounds belong to their bucket
   EXPECT_EQ(count(totals.request_duration), 1u);
   EXPECT_EQ(count(totals.request_queue), 1u);
   EXPECT_EQ(count(totals.request_prefill), 1u);

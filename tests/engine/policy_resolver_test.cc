@@ -56,6 +56,10 @@ TEST(PolicyResolverTest, SizesRoundUpToBlocksAndToTheLeastThatIsSound) {
   EXPECT_EQ(Resolve({.preset = PolicyPreset::kExact, .recent_tokens = 64}).hot_blocks, kUnlimited);
 }
 
+TEST(PolicyResolverTest, TheHotWindowHoldsAPieceAtLeast) {
+  EXPECT_EQ(*ResolvePolicy({}, I4I2(), {1, 2, 8}), (PositionalPolicy{1, 4, 8}));
+}
+
 TEST(PolicyResolverTest, ARecentWindowOnAnAllHotServerLeavesTheRestWarm) {
   EXPECT_EQ(*ResolvePolicy({.recent_tokens = 512}, I4I2(), kExact),
             (PositionalPolicy{1, 8, kUnlimited}));

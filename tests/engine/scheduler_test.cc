@@ -52,6 +52,13 @@ TEST(PlanStepTest, PutsDecodesFirstAndCutsPrefillsAtPiecesOnly) {
   EXPECT_EQ(plan.rows, 75);
 }
 
+TEST(PlanStepTest, ASliceThatStartsInsideAPieceEndsWithIt) {
+  StepPlan plan;
+  PlanStep({{.computed = 70, .known = 300, .decoding = false, .last_step = 0}}, SmallLimits(),
+           &plan);
+  EXPECT_EQ(plan.slices, (std::vector<PlannedSlice>{{0, 70, 58}}));
+}
+
 TEST(PlanStepTest, APieceThatDoesNotFitIsLeftOutWholeAndASmallerOneMayTakeTheRoom) {
   const std::vector<RunningView> running = {
       {.computed = 0, .known = 64, .decoding = false, .last_step = 1},

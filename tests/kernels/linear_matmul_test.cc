@@ -233,6 +233,35 @@ TEST_P(LinearMatmulTest, ZeroAndTinyActivationsGiveTinyResults) {
   }
 }
 
+// Every finite half and bfloat16, subnormal ones too, times one is itself.
+TEST(LinearPlainTest, EveryFiniteSixteenBitValueIsReadExactly) {
+  ThreadPool pool(2);
+  const int32_t out = 0x10000;
+  std::vector<uint16_t> values(out);
+  for (int32_t i = 0; i < out; ++i) values[i] = static_cast<uint16_t>(i);
+  const auto* data = reinterpret_cast<const std::byte*>(values.data());
+  for (Isa isa : testing::AvailableIsas()) {
+    const auto linear = MakeCpuLinear(isa, &pool);
+    for (const WeightType type : {WeightType::kF16, WeightType::kBF16}) {
+      const WeightSource source = {type, out, 1, data};
+      const auto matrix = linear->Prepare({{source}});
+      ASSERT_TRUE(matrix.ok());
+      std::vector<float> y(out);
+      const float one = 1.0f;
+      linear->Matmul(**matrix, &one, 1, nullptr, false, y.data());
+      for (int32_t i = 0; i < out; ++i) {
+        float value;
+        DequantizeRow(type, data + 2 * i, 1, &value);
+        if (std::isfinite(value)) {
+          ASSERT_EQ(y[i], value) << IsaName(isa) << " " << i;
+        } else {
+          ASSERT_FALSE(std::isfinite(y[i])) << IsaName(isa) << " " << i;
+        }
+      }
+    }
+  }
+}
+
 // Sources of different types in one product equal the products one by one, to the bit.
 TEST(LinearStackedTest, StackedSourcesEqualTheirOwnProducts) {
   ThreadPool pool(2);

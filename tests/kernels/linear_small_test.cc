@@ -230,6 +230,32 @@ TEST_P(LinearSmallTest, RopeAppendMatchesTheReference) {
   }
 }
 
+// Without a transform V is the input rounded to nearest even, whatever its size.
+TEST_P(LinearSmallTest, StoredHalvesAreRoundedToNearestEven) {
+  const float special[] = {1.0f + 0x1p-11f,
+                           1.0f + 3 * 0x1p-11f,
+                           -1.0f - 0x1p-11f,
+                           0x1p-24f,
+                           0x1p-25f,
+                           3 * 0x1p-25f,
+                           5 * 0x1p-25f,
+                           0x1.ffcp-15f,
+                           0x1.ffep-15f,
+                           -0.0f,
+                           65504.0f,
+                           65519.0f,
+                           65520.0f,
+                           -1e9f,
+                           1e-9f,
+                           INFINITY};
+  RopeCase c(1, 1, 1, 16, 16, 1);
+  std::copy(std::begin(special), std::end(special), c.qkv.begin() + 32);
+  const RopeResult result(linear_.get(), c.args, c.page());
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(result.V(c, 0, 0, i), HalfToFloat(FloatToHalf(special[i]))) << special[i];
+  }
+}
+
 TEST_P(LinearSmallTest, RopeAnglesFollowWhatChangedInPlace) {
   RopeCase c(3, 2, 1, 32, 32, 5);
   const auto differs_from_fresh = [&] {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -190,6 +191,29 @@ TEST_F(IntegrationTest, AloneAndAmongOthersTheTokensAreTheSame) {
   }
   for (const auto& sink : sinks) sink->AwaitEnd();
   EXPECT_EQ(sinks[6]->tokens, alone->tokens);
+  ExpectBaseline();
+}
+
+TEST_F(IntegrationTest, APolicyDecidesWhichTiersAreRead) {
+  LoadTiny();
+  Start(Ladder(), kNarrow);
+  const auto tokens = [&](const PolicyRequest& policy) {
+    Request request = Make(900, 20);
+    request.policy = policy;
+    const auto sink = Run(request);
+    if (!sink->finished.has_value()) return std::array<int64_t, kTierCount>{};
+    return sink->finished->usage.tokens;
+  };
+  using Tokens = std::array<int64_t, kTierCount>;
+  // 919 tokens are stored, the last in block 14.
+  EXPECT_EQ(tokens({}), (Tokens{64 + 64 + 23, 2 * 64, 10 * 64}));
+  EXPECT_EQ(tokens({.preset = PolicyPreset::kExact}), (Tokens{919, 0, 0}));
+  EXPECT_EQ(tokens({.min_format = KvKind::kF16}), (Tokens{919, 0, 0}));
+  EXPECT_EQ(tokens({.preset = PolicyPreset::kCompact}), (Tokens{151, 2 * 64, 10 * 64}));
+  EXPECT_EQ(tokens({.min_format = KvKind::kI4}), (Tokens{151, 12 * 64, 0}));
+  EXPECT_EQ(tokens({.allow_cold = false}), (Tokens{151, 12 * 64, 0}));
+  EXPECT_EQ(tokens({.sink_tokens = 200, .recent_tokens = 130}),
+            (Tokens{4 * 64 + 3 * 64 + 23, 2 * 64, 5 * 64}));
   ExpectBaseline();
 }
 

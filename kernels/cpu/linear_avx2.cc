@@ -128,20 +128,37 @@ struct Avx2 {
     }
     return sum;
   }
-  template <int bits, int shift, int lines>
-  static I DotOffset(const Bytes* w, const int8_t* x, const int32_t* x_sum) {
-    if constexpr (bits == 8) {
-      return DotSigned<lines>(w, x);
-    } else {
-      const I sum = Dot<bits, lines>(w, x);
-      const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(*x_sum), shift);
-      return {_mm256_sub_epi32(sum.a, offset), _mm256_sub_epi32(sum.b, offset)};
+  // Eight-bit codes less 128: |w| as unsigned times x with w's sign keeps a pair at most
+  // 2 * 128 * 127 < 2^15, where the code itself could reach 2 * 255 * 127.
+  static constexpr bool kHasDotSigned = true;
+  template <int lines>
+  static I DotSigned(const Bytes* w, const int8_t* x) {
+    const __m256i offset = _mm256_set1_epi8(static_cast<char>(0x80));
+    I sum = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+#pragma GCC unroll 8
+    for (int j = 0; j < lines; ++j) {
+      const __m256i four = Broadcast(x + 4 * j);
+      const __m256i a = _mm256_xor_si256(w[j].a, offset), b = _mm256_xor_si256(w[j].b, offset);
+      AddPairs({_mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(four, a)),
+                _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(four, b))},
+               &sum);
     }
+    return sum;
   }
 
-  // Scale = max|x| / 127. The maximum is taken of the bits, so that a NaN reaches the scale and the
-  // product; a group too small to invert the scale counts as zeros.
-  static void Quantize32(const float* x, int8_t* q, float* scale, int32_t* first, int32_t* last) {
+  static I Join(I high, I low) {
+    return {_mm256_add_epi32(_mm256_sub_epi32(_mm256_slli_epi32(high.a, 8), high.a), low.a),
+            _mm256_add_epi32(_mm256_sub_epi32(_mm256_slli_epi32(high.b, 8), high.b), low.b)};
+  }
+  static I SubtractShifted(I sum, int32_t n, int shift) {
+    const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(n), shift);
+    return {_mm256_sub_epi32(sum.a, offset), _mm256_sub_epi32(sum.b, offset)};
+  }
+
+  // Scale = max|x| / kActivationMax. The maximum is taken of the bits, so that a NaN reaches the
+  // scale and the product; a group too small to invert the scale counts as zeros.
+  static void Quantize32(const float* x, int8_t* high, int8_t* low, float* scale, int32_t* first,
+                         int32_t* last) {
     const V v[2] = {Load(x), Load(x + 16)};
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i bits = _mm256_setzero_si256();
@@ -153,10 +170,10 @@ struct Avx2 {
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
     const float max = __builtin_bit_cast(float, _mm_cvtsi128_si32(four));
-    const V inverse = Set(max > 1e-35f ? 127.0f / max : 0.0f);
-    *scale = max * (1.0f / 127.0f);
-    *first = Quantize16(Mul(v[0], inverse), q);
-    *last = Quantize16(Mul(v[1], inverse), q + 16);
+    const V inverse = Set(max > kSmallestMax ? kActivationMax / max : 0.0f);
+    *scale = max * (1.0f / kActivationMax);
+    *first = Split16(Mul(v[0], inverse), high, low);
+    *last = Split16(Mul(v[1], inverse), high + 16, low + 16);
   }
 
  private:
@@ -178,36 +195,28 @@ struct Avx2 {
     sum->b = _mm256_add_epi32(sum->b, _mm256_madd_epi16(part.b, ones));
   }
 
-  // Eight-bit codes less 128: |w| as unsigned times x with w's sign keeps a pair at most
-  // 2 * 128 * 127 < 2^15, where the code itself could reach 2 * 255 * 127.
-  template <int lines>
-  static I DotSigned(const Bytes* w, const int8_t* x) {
-    const __m256i offset = _mm256_set1_epi8(static_cast<char>(0x80));
-    I sum = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-#pragma GCC unroll 8
-    for (int j = 0; j < lines; ++j) {
-      const __m256i four = Broadcast(x + 4 * j);
-      const __m256i a = _mm256_xor_si256(w[j].a, offset), b = _mm256_xor_si256(w[j].b, offset);
-      AddPairs({_mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(four, a)),
-                _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(four, b))},
-               &sum);
-    }
-    return sum;
-  }
-
-  // Rounds 16 values to bytes, returns their sum.
-  static int32_t Quantize16(V v, int8_t* q) {
-    const __m256i a = _mm256_cvtps_epi32(v.a), b = _mm256_cvtps_epi32(v.b);
-    // The packs work within 128-bit halves: a0 b0 a1 b1 is put back in order.
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-    const __m128i bytes =
-        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), bytes);
-    const __m256i eight = _mm256_add_epi32(a, b);
+  // Rounds 16 values to integers and writes them as kLowWeight high + low; returns their sum. A
+  // quotient is never half-way between two integers, as kLowWeight is odd.
+  static int32_t Split16(V v, int8_t* high, int8_t* low) {
+    const I q = {_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b)};
+    const V quotient = Mul(FromInt(q), Set(1.0f / kLowWeight));
+    const I h = {_mm256_cvtps_epi32(quotient.a), _mm256_cvtps_epi32(quotient.b)};
+    StoreBytes(h, high);
+    StoreBytes({_mm256_add_epi32(_mm256_sub_epi32(q.a, _mm256_slli_epi32(h.a, 8)), h.a),
+                _mm256_add_epi32(_mm256_sub_epi32(q.b, _mm256_slli_epi32(h.b, 8)), h.b)},
+               low);
+    const __m256i eight = _mm256_add_epi32(q.a, q.b);
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
     return _mm_cvtsi128_si32(four);
+  }
+  // The packs work within 128-bit halves: a0 b0 a1 b1 is put back in order.
+  static void StoreBytes(I v, int8_t* out) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xd8);
+    const __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), bytes);
   }
 
   static __m256 Pow2Of(__m256 n) {

@@ -86,29 +86,28 @@ struct Avx512 {
     for (int j = 0; j < lines; ++j) sum = _mm512_dpbusd_epi32(sum, w[j], Broadcast(x + 4 * j));
     return sum;
   }
-  template <int bits, int shift, int lines>
-  static I DotOffset(const Bytes* w, const int8_t* x, const int32_t* x_sum) {
-    const I offset = _mm512_slli_epi32(_mm512_set1_epi32(*x_sum), shift);
-    return _mm512_sub_epi32(Dot<bits, lines>(w, x), offset);
+  static constexpr bool kHasDotSigned = false;
+  static I Join(I high, I low) {
+    return _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high, 8), high), low);
+  }
+  static I SubtractShifted(I sum, int32_t n, int shift) {
+    return _mm512_sub_epi32(sum, _mm512_slli_epi32(_mm512_set1_epi32(n), shift));
   }
 
-  // Scale = max|x| / 127. The maximum is taken of the bits, so that a NaN reaches the scale and the
-  // product; a group too small to invert the scale counts as zeros.
-  static void Quantize32(const float* x, int8_t* q, float* scale, int32_t* first, int32_t* last) {
+  // Scale = max|x| / kActivationMax. The maximum is taken of the bits, so that a NaN reaches the
+  // scale and the product; a group too small to invert the scale counts as zeros.
+  static void Quantize32(const float* x, int8_t* high, int8_t* low, float* scale, int32_t* first,
+                         int32_t* last) {
     const V a = Load(x), b = Load(x + 16);
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const int32_t max_bits = _mm512_reduce_max_epi32(
         _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
                          _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
     const float max = __builtin_bit_cast(float, max_bits);
-    const V inverse = Set(max > 1e-35f ? 127.0f / max : 0.0f);
-    const __m512i qa = _mm512_cvtps_epi32(Mul(a, inverse));
-    const __m512i qb = _mm512_cvtps_epi32(Mul(b, inverse));
-    *scale = max * (1.0f / 127.0f);
-    *first = _mm512_reduce_add_epi32(qa);
-    *last = _mm512_reduce_add_epi32(qb);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(qa));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(qb));
+    const V inverse = Set(max > kSmallestMax ? kActivationMax / max : 0.0f);
+    *scale = max * (1.0f / kActivationMax);
+    *first = Split16(_mm512_cvtps_epi32(Mul(a, inverse)), high, low);
+    *last = Split16(_mm512_cvtps_epi32(Mul(b, inverse)), high + 16, low + 16);
   }
 
  private:
@@ -120,6 +119,15 @@ struct Avx512 {
     int32_t four;
     __builtin_memcpy(&four, p, sizeof(four));
     return _mm512_set1_epi32(four);
+  }
+  // Writes 16 integers as kLowWeight high + low, returns their sum. A quotient is never half-way
+  // between two integers, as kLowWeight is odd.
+  static int32_t Split16(__m512i q, int8_t* high, int8_t* low) {
+    const __m512i h = _mm512_cvtps_epi32(Mul(_mm512_cvtepi32_ps(q), Set(1.0f / kLowWeight)));
+    const __m512i l = _mm512_add_epi32(_mm512_sub_epi32(q, _mm512_slli_epi32(h, 8)), h);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(h));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(l));
+    return _mm512_reduce_add_epi32(q);
   }
   // Lanes of `upper` take partner - v, the others v + partner.
   static V Butterfly(V v, V partner, __mmask16 upper) {

@@ -10,7 +10,6 @@ namespace strata {
 template <class S>
 constexpr LinearTable MakeLinearTable() {
   LinearTable table;
-  table.max_rows = S::kMaxRows;
   table.quantize = &Panel<S>::Quantize;
   table.copy_plain = &Panel<S>::CopyPlain;
   table.matmul[0] = &PlainMatmulOf<S, 0>::Run;

@@ -22,6 +22,9 @@ constexpr int32_t kRowsPerTask = 8;
 // Tasks a thread that a product is split into: enough for threads to even out what the other
 // processes of the machine take from them, few enough to keep streams of weights long.
 constexpr int32_t kTasksPerThread = 4;
+// With many rows a task is computing, not streaming, and takes long: shorter ones end together.
+constexpr int32_t kManyRows = 16;
+constexpr int32_t kTasksPerThreadOfManyRows = 16;
 
 const LinearTable& TableOf(Isa isa) {
   switch (isa) {
@@ -65,7 +68,8 @@ class CpuLinear : public LinearOps {
     args.y = y;
     args.y_stride = matrix.out_features();
     const int64_t tiles = matrix.tile_count();
-    const int64_t tasks = std::min<int64_t>(tiles, int64_t{kTasksPerThread} * pool_->threads());
+    const int64_t share = rows < kManyRows ? kTasksPerThread : kTasksPerThreadOfManyRows;
+    const int64_t tasks = std::min<int64_t>(tiles, share * pool_->threads());
     pool_->ParallelFor(tasks, [&](int64_t task, int) {
       MultiplyTiles(matrix, args, static_cast<int32_t>(tiles * task / tasks),
                     static_cast<int32_t>(tiles * (task + 1) / tasks));

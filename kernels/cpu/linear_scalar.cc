@@ -132,30 +132,39 @@ struct Scalar {
     }
     return sum;
   }
-  template <int bits, int shift, int lines>
-  static I DotOffset(const Bytes* w, const int8_t* x, const int32_t* x_sum) {
-    I sum = Dot<bits, lines>(w, x);
-    for (int32_t& lane : sum.lane) lane -= *x_sum * (1 << shift);
+  static constexpr bool kHasDotSigned = false;
+  static I Join(I high, I low) {
+    for (int i = 0; i < kLanes; ++i) low.lane[i] += kLowWeight * high.lane[i];
+    return low;
+  }
+  static I SubtractShifted(I sum, int32_t n, int shift) {
+    for (int32_t& lane : sum.lane) lane -= n * (1 << shift);
     return sum;
   }
 
-  // Scale = max|x| / 127. The maximum is taken of the bits, so that a NaN reaches the scale and the
-  // product; a group too small to invert the scale counts as zeros.
-  static void Quantize32(const float* x, int8_t* q, float* scale, int32_t* first, int32_t* last) {
+  // Scale = max|x| / kActivationMax. The maximum is taken of the bits, so that a NaN reaches the
+  // scale and the product; a group too small to invert the scale counts as zeros.
+  static void Quantize32(const float* x, int8_t* high, int8_t* low, float* scale, int32_t* first,
+                         int32_t* last) {
     int32_t max_bits = 0;
     for (int i = 0; i < 32; ++i) {
       const int32_t bits = __builtin_bit_cast(int32_t, x[i]) & 0x7fffffff;
       if (bits > max_bits) max_bits = bits;
     }
     const float max = __builtin_bit_cast(float, max_bits);
-    const float inverse = max > 1e-35f ? 127.0f / max : 0.0f;
-    *scale = max * (1.0f / 127.0f);
+    const float inverse = max > kSmallestMax ? kActivationMax / max : 0.0f;
+    *scale = max * (1.0f / kActivationMax);
     int32_t sums[2] = {};
     for (int i = 0; i < 32; ++i) {
       const float rounded = RoundedOf(x[i] * inverse);
       // False for NaN, which must not be converted.
-      q[i] = rounded >= -127.0f && rounded <= 127.0f ? static_cast<int8_t>(rounded) : int8_t{0};
-      sums[i / 16] += q[i];
+      const bool valid = rounded >= -kActivationMax && rounded <= kActivationMax;
+      const int32_t q = valid ? static_cast<int32_t>(rounded) : 0;
+      // A quotient is never half-way between two integers, as kLowWeight is odd.
+      const auto h = static_cast<int32_t>(RoundedOf(static_cast<float>(q) * (1.0f / kLowWeight)));
+      high[i] = static_cast<int8_t>(h);
+      low[i] = static_cast<int8_t>(q - kLowWeight * h);
+      sums[i / 16] += q;
     }
     *first = sums[0];
     *last = sums[1];

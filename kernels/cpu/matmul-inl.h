@@ -13,7 +13,9 @@
 //   LoadHalf, LoadBf16, LoadU8, LoadI8: 16 values as floats
 //   LoadBytes, And, Or, ShiftRight<n>, ShiftLeft<n>: shifts move bits across bytes
 //   Dot<bits, lines>: sum over lines of four-byte products with int8 activations
-//   DotOffset<bits, shift, lines>: the same of codes minus 1 << shift, given the activations' sum
+//   DotSigned<lines>: the same of 8-bit codes minus 128, where that is cheaper than an offset
+//   Join(high, low) = kLowWeight high + low
+//   SubtractShifted(sum, n, shift) = sum - (n << shift)
 //   Quantize32: one group of activations
 namespace strata {
 
@@ -66,10 +68,10 @@ struct Panel {
 
  private:
   static void QuantizeGroup(const float* x, int32_t row, int32_t rows, uint8_t* record) {
-    auto* scale = reinterpret_cast<float*>(record + rows * kGroupInputs) + row;
+    auto* high = reinterpret_cast<int8_t*>(record) + row * kGroupInputs;
+    auto* scale = reinterpret_cast<float*>(record + 2 * rows * kGroupInputs) + row;
     auto* sums = reinterpret_cast<int32_t*>(scale) + 2 * rows;
-    S::Quantize32(x, reinterpret_cast<int8_t*>(record) + row * kGroupInputs, scale, sums + rows,
-                  sums + 2 * rows);
+    S::Quantize32(x, high, high + rows * kGroupInputs, scale, sums + rows, sums + 2 * rows);
     sums[0] = sums[rows] + sums[2 * rows];
     scale[rows] = *scale * static_cast<float>(sums[0]);
   }
@@ -79,15 +81,16 @@ struct Panel {
 template <int R>
 struct QuantizedRows {
   const uint8_t* record;
-  const int8_t* q(int r) const {
+  const int8_t* high(int r) const {
     return reinterpret_cast<const int8_t*>(record) + r * kGroupInputs;
   }
+  const int8_t* low(int r) const { return high(r) + R * kGroupInputs; }
   const float* scale(int r) const {
-    return reinterpret_cast<const float*>(record + R * kGroupInputs) + r;
+    return reinterpret_cast<const float*>(record + 2 * R * kGroupInputs) + r;
   }
   const float* scaled_sum(int r) const { return scale(r) + R; }
   const int32_t* sum(int r) const {
-    return reinterpret_cast<const int32_t*>(record + R * kGroupInputs) + 2 * R + r;
+    return reinterpret_cast<const int32_t*>(record + 2 * R * kGroupInputs) + 2 * R + r;
   }
   const int32_t* first_sum(int r) const { return sum(r) + R; }
   const int32_t* last_sum(int r) const { return sum(r) + 2 * R; }
@@ -138,8 +141,26 @@ struct QuantizedMatmul {
     }
   }
 
-  // acc[r] += the products of one group of 32 inputs. Sub-scales of Q6_K are multiplied in exactly:
-  // |dot| <= 16 * 32 * 127 and |scale| <= 128 keep the sum of both halves below 2^24.
+  // Sum over 4 * lines inputs of code times activation; no more than 32 * 255 * kActivationMax,
+  // which is 2^28.
+  template <int lines>
+  [[gnu::always_inline]] static typename S::I Dot(const Bytes* w, const int8_t* high,
+                                                  const int8_t* low) {
+    return S::Join(S::template Dot<kFormat.bits, lines>(w, high),
+                   S::template Dot<kFormat.bits, lines>(w, low));
+  }
+  // The same of codes minus their offset.
+  template <int lines>
+  [[gnu::always_inline]] static typename S::I DotOffset(const Bytes* w, const int8_t* high,
+                                                        const int8_t* low, const int32_t* sum) {
+    if constexpr (kFormat.bits == 8 && S::kHasDotSigned) {
+      return S::Join(S::template DotSigned<lines>(w, high), S::template DotSigned<lines>(w, low));
+    } else {
+      return S::SubtractShifted(Dot<lines>(w, high, low), *sum, kFormat.offset_shift);
+    }
+  }
+
+  // acc[r] += the products of one group of 32 inputs.
   template <int R>
   [[gnu::always_inline]] static void Group(const uint8_t* params, const uint8_t* codes, int group,
                                            const QuantizedRows<R>& rows, V* acc) {
@@ -151,11 +172,9 @@ struct QuantizedMatmul {
       const V last = S::LoadI8(params + 80 + 32 * group);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        constexpr int kShift = kFormat.offset_shift;
-        const V a = S::FromInt(
-            S::template DotOffset<kFormat.bits, kShift, 4>(w, rows.q(r), rows.first_sum(r)));
-        const V b = S::FromInt(S::template DotOffset<kFormat.bits, kShift, 4>(w + 4, rows.q(r) + 16,
-                                                                              rows.last_sum(r)));
+        const V a = S::FromInt(DotOffset<4>(w, rows.high(r), rows.low(r), rows.first_sum(r)));
+        const V b =
+            S::FromInt(DotOffset<4>(w + 4, rows.high(r) + 16, rows.low(r) + 16, rows.last_sum(r)));
         const V dot = S::Fma(b, last, S::Mul(a, first));
         acc[r] = S::Fma(dot, S::Mul(scale, S::Set(*rows.scale(r))), acc[r]);
       }
@@ -172,11 +191,10 @@ struct QuantizedMatmul {
     for (int r = 0; r < R; ++r) {
       const V row_scale = S::Mul(scale, S::Set(*rows.scale(r)));
       if constexpr (kFormat.offset_shift >= 0) {
-        const V dot = S::FromInt(S::template DotOffset<kFormat.bits, kFormat.offset_shift, 8>(
-            w, rows.q(r), rows.sum(r)));
+        const V dot = S::FromInt(DotOffset<8>(w, rows.high(r), rows.low(r), rows.sum(r)));
         acc[r] = S::Fma(dot, row_scale, acc[r]);
       } else {
-        const V dot = S::FromInt(S::template Dot<kFormat.bits, 8>(w, rows.q(r)));
+        const V dot = S::FromInt(Dot<8>(w, rows.high(r), rows.low(r)));
         acc[r] = S::Fma(dot, row_scale, acc[r]);
         acc[r] = S::Fma(minimum, S::Set(*rows.scaled_sum(r)), acc[r]);
       }

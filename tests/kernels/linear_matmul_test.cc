@@ -40,26 +40,28 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   return std::string(IsaName(info.param.isa)) + "_" + InfoOf(info.param.type).name;
 }
 
-// One row of activations as the product sees it: by groups of 32, x = q max|x| / 127 with q rounded
-// to nearest even; plain weights see x itself. `slack` is how far that may be from x: half a step.
+// One row of activations as the product sees it: by groups of 32, x = q max|x| / 32512 with q
+// rounded to nearest even; plain weights see x itself. `slack` is how far that may be from x: half
+// a step.
 struct SeenRow {
   std::vector<double> x;
   std::vector<double> slack;
 };
 
 SeenRow See(const float* x, int32_t count, bool plain) {
+  constexpr float kSteps = 32512.0f;  // 255 * 127 + 127
   SeenRow seen{std::vector<double>(x, x + count), std::vector<double>(count, 0.0)};
   if (plain) return seen;
   for (int32_t g = 0; g < count; g += 32) {
     float max = 0;
     for (int32_t i = g; i < g + 32; ++i) max = std::max(max, std::fabs(x[i]));
-    const float inverse = max > 0 ? 127.0f / max : 0.0f;
-    const double step = static_cast<double>(max * (1.0f / 127.0f));
+    const float inverse = max > 0 ? kSteps / max : 0.0f;
+    const double step = static_cast<double>(max * (1.0f / kSteps));
     for (int32_t i = g; i < g + 32; ++i) {
       seen.x[i] = step * static_cast<double>(std::nearbyint(x[i] * inverse));
       // Step and inverse are rounded, so a tie may fall either way by a few units of the last
       // place.
-      seen.slack[i] = step * (0.5 + 127 * 4 * kUnit);
+      seen.slack[i] = step * (0.5 + kSteps * 4 * kUnit);
     }
   }
   return seen;

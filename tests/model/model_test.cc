@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <random>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -305,6 +306,36 @@ TEST(ModelTest, LoadNamesTheTensorThatIsWrong) {
   small.F32Tensor("output.weight", {64, 10}, std::vector<float>(640)).Skip("output.weight");
   EXPECT_THAT(message(small, StatusCode::kInvalidArgument),
               HasSubstr("'token_embd.weight' has 10 rows"));
+}
+
+// Damage ahead of the tensor data, in metadata, vocabulary and tensor table, is an error or a model
+// that runs; never a crash.
+TEST(ModelTest, DamagedFilesLoadOrFail) {
+  TinyModelOptions options;
+  options.layers = 1;
+  GgufBuilder builder;
+  AddTinyModel(options, &builder);
+  const std::string good = builder.Build();
+  const size_t table_end = good.find("output.weight") + 100;
+  const std::string path = ::testing::TempDir() + "/model_test_damaged.gguf";
+  std::mt19937 random(20240608);
+  int loaded_models = 0;
+  constexpr int kRounds = 400;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string bytes = good;
+    for (uint32_t i = 0; i <= random() % 3; ++i) {
+      bytes[random() % table_end] ^= static_cast<char>(1 << random() % 8);
+    }
+    GgufBuilder::WriteFile(path, bytes);
+    auto loaded = Load(path, CreateReferenceBackend());
+    if (!loaded.ok()) continue;
+    ++loaded_models;
+    ModelHarness harness(loaded->model.get(), 1, 64);
+    EXPECT_EQ(harness.Step(0, {5, 6, 7}).size(), 3u);
+  }
+  std::remove(path.c_str());
+  EXPECT_GT(loaded_models, kRounds / 20);
+  EXPECT_LT(loaded_models, kRounds * 19 / 20);
 }
 
 TEST(ModelTest, TellsWhatItLoaded) {

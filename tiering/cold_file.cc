@@ -170,10 +170,13 @@ absl::Status WriteSuperblock(int fd, const std::string& path, Superblock* superb
 }
 
 // Turns O_DIRECT on if a direct read works; some file systems take the flag and then refuse reads.
-absl::StatusOr<bool> GoDirect(int fd) {
+// Leaves out O_NONBLOCK, with which io_uring fails requests on some file systems instead of
+// waiting.
+absl::StatusOr<bool> GoDirect(int fd, bool wanted) {
   STRATA_ASSIGN_OR_RETURN(AlignedBuffer sector, AlignedBuffer::Allocate(kSectorBytes));
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) return false;
+  const int flags = fcntl(fd, F_GETFL) & ~O_NONBLOCK;
+  fcntl(fd, F_SETFL, flags);
+  if (!wanted || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) return false;
   if (pread(fd, sector.data(), kSectorBytes, 0) == static_cast<ssize_t>(kSectorBytes)) return true;
   fcntl(fd, F_SETFL, flags);
   return false;
@@ -220,9 +223,7 @@ absl::StatusOr<Opened> OpenForUse(const std::string& path, uint64_t bytes_max, b
   if (fchmod(fd, 0600) != 0) return Failed("restrict", path);
   STRATA_RETURN_IF_ERROR(Preallocate(fd, path, bytes));
   STRATA_RETURN_IF_ERROR(WriteSuperblock(fd, path, &opened.superblock));
-  if (direct) {
-    STRATA_ASSIGN_OR_RETURN(opened.direct, GoDirect(fd));
-  }
+  STRATA_ASSIGN_OR_RETURN(opened.direct, GoDirect(fd, direct));
   opened.fd = guard.Keep();
   return opened;
 }

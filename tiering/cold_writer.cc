@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<ColdWriter>> ColdWriter::Create(ColdStore* store,
 
 bool ColdWriter::CanBegin() const {
   const Clock::TimePoint now = clock_->Now();
-  return !idle_writes_.empty() && records_.free() > 0 && now >= next_write_ && now >= retry_;
+  return !idle_writes_.empty() && records_.free() > 0 && now >= next_write_ && now >= retry_ &&
+         now >= distrust_;
 }
 
 ColdStore::WriteOp* ColdWriter::Begin(BlockId block, const std::byte* source) {
@@ -129,19 +130,25 @@ void ColdWriter::Fail() {
   retry_ = clock_->Now() + pause_;
 }
 
+void ColdWriter::NoteReadError() { distrust_ = clock_->Now() + kLongestPause; }
+
 void ColdWriter::Succeed() { pause_ = milliseconds{0}; }
 
 bool ColdWriter::Progressing() const {
+  if (AnyWriteOlderThan(options_.patience)) return false;
   if (InFlight()) return true;
   const Clock::TimePoint now = clock_->Now();
-  return pause_.count() == 0 && now < next_write_;
+  return pause_.count() == 0 && now >= distrust_ && now < next_write_;
 }
 
 bool ColdWriter::Degraded() const {
-  if (pause_.count() > 0) return true;
+  return pause_.count() > 0 || clock_->Now() < distrust_ || AnyWriteOlderThan(kSlowWrite);
+}
+
+bool ColdWriter::AnyWriteOlderThan(milliseconds limit) const {
   const RealTime now = std::chrono::steady_clock::now();
   return std::any_of(since_.begin(), since_.end(), [&](const std::optional<RealTime>& since) {
-    return since.has_value() && now - *since > kSlowWrite;
+    return since.has_value() && now - *since > limit;
   });
 }
 

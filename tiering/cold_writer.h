@@ -23,6 +23,8 @@ class ColdWriter {
   struct Options {
     int32_t buffers = 4;          // writes in flight
     size_t bytes_per_second = 0;  // 0: unlimited (M3)
+    // A write in flight for longer is not worth waiting for.
+    std::chrono::milliseconds patience{10'000};
   };
   // What became of a write.
   enum class Outcome : uint8_t {
@@ -47,6 +49,8 @@ class ColdWriter {
   void Erase(SlotId record);
   // Returns whether the record is free now; if not, it is tried again.
   bool FinishErase(ColdStore::EraseOp* op);
+  // A read failed at the disk: nothing more is entrusted to it for a while.
+  void NoteReadError();
   // Starts erasures that wait. Cheap; call often.
   void Pump();
 
@@ -67,6 +71,8 @@ class ColdWriter {
   ColdWriter(ColdStore* store, Options options, const Clock* clock);
   void Fail();
   void Succeed();
+  // A write has been in flight for longer than `limit`.
+  bool AnyWriteOlderThan(std::chrono::milliseconds limit) const;
 
   ColdStore* const store_;
   const Options options_;
@@ -85,6 +91,7 @@ class ColdWriter {
   int32_t erases_in_flight_ = 0;
   int32_t published_ = 0;
   Clock::TimePoint next_write_;         // by the byte rate
+  Clock::TimePoint distrust_;           // until then, after a failed read
   Clock::TimePoint retry_;              // by the pause after a failure
   std::chrono::milliseconds pause_{0};  // 0: the last transfer succeeded
 };

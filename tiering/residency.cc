@@ -19,7 +19,6 @@ Residency::Residency(const TierOptions& options, const TierPlan* plan,
     : plan_(*plan),
       environment_(environment),
       cold_enabled_(options.cold_bytes > 0),
-      write_bytes_per_second_(options.disk_write_bytes_per_s),
       sequences_(sequences),
       admission_(admission),
       // Every block holds at least one slot.

@@ -123,7 +123,6 @@ class Residency {
   const TierPlan& plan_;
   const TierEnvironment environment_;
   const bool cold_enabled_;
-  const size_t write_bytes_per_second_;
   std::vector<SequenceState>* const sequences_;
   Admission* const admission_;
   BlockDirectory directory_;

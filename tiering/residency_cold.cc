@@ -32,7 +32,8 @@ absl::Status Residency::OpenCold(const TierOptions& options) {
   STRATA_ASSIGN_OR_RETURN(store_, ColdStore::Open(std::move(store), &completions_));
   ColdWriter::Options writer;
   writer.buffers = plan_.write_buffers;
-  writer.bytes_per_second = write_bytes_per_second_;
+  writer.bytes_per_second = options.disk_write_bytes_per_s;
+  writer.patience = environment_.patience;
   STRATA_ASSIGN_OR_RETURN(writer_, ColdWriter::Create(store_.get(), writer, environment_.clock));
   STRATA_ASSIGN_OR_RETURN(
       PagePool<UnitId> units,
@@ -134,7 +135,11 @@ void Residency::OnRead(ColdStore::ReadOp* op) {
   }
   const bool corrupt = op->result == ColdStore::Result::kCorrupt;
   if (!staging_->OnRead(op)) return;
-  if (corrupt) ++counters_.integrity_failures;
+  if (corrupt) {
+    ++counters_.integrity_failures;
+  } else {
+    writer_->NoteReadError();
+  }
   MarkLost(record);
 }
 

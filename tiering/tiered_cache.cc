@@ -37,8 +37,16 @@ absl::Status CheckMemory(const TierOptions& options) {
   return absl::OkStatus();
 }
 
-double BitsPerValue(size_t slot_bytes, const KvGeometry& geometry) {
-  return 8.0 * static_cast<double>(slot_bytes) /
+// Of what attention reads: a record's padding and kept REFINE do not count.
+double BitsPerValue(const TierPlan& plan, Tier tier, const KvGeometry& geometry) {
+  size_t bytes = 0;
+  for (int32_t layer = 0; layer < geometry.layers; ++layer) {
+    const PageFormat& format = tier == Tier::kHot    ? plan.hot.format(layer)
+                               : tier == Tier::kWarm ? plan.warm.format(layer)
+                                                     : plan.record.format(layer);
+    bytes += format.Bytes();
+  }
+  return 8.0 * static_cast<double>(bytes) /
          static_cast<double>(geometry.ValuesPerToken() * kBlockTokens);
 }
 
@@ -221,9 +229,16 @@ absl::Status TieredCacheImpl::AwaitGroup() {
     if (missed_by(*part.sequence)) waiting.push_back(part.sequence);
   }
   const auto begun = std::chrono::steady_clock::now();
+  auto progress = begun;
   while (staging.missing() > 0 && !staging.failed()) {
-    if (residency_->WaitAndDrain(/*in_step=*/true, residency_->patience())) continue;
-    staging.GiveUp([&](SlotId record) { residency_->MarkLost(record); });
+    const int32_t missing = staging.missing();
+    residency_->WaitAndDrain(/*in_step=*/true, residency_->patience());
+    const auto now = std::chrono::steady_clock::now();
+    if (staging.missing() < missing) {
+      progress = now;
+    } else if (now - progress > residency_->patience()) {
+      staging.GiveUp([&](SlotId record) { residency_->MarkLost(record); });
+    }
   }
   const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begun;
   fetch_waits_ += waited_ ? 0 : 1;
@@ -289,7 +304,7 @@ SequenceUsage TieredCacheImpl::Usage(SequenceHandle handle) const {
     usage.pages[i] = int64_t{1} * sequence.accounts[i].used * plan_.hot.layers();
     usage.bytes[i] = sequence.accounts[i].used * slot_bytes;
     usage.peak_bytes[i] = sequence.counters.peak_slots[i] * slot_bytes;
-    usage.bits_per_value[i] = BitsPerValue(slot_bytes, options_.geometry);
+    usage.bits_per_value[i] = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry);
   }
   usage.links = sequence.counters.links;
   usage.cold_wait = sequence.counters.cold_wait;
@@ -302,8 +317,7 @@ CacheSnapshot TieredCacheImpl::Snapshot() const {
   CacheSnapshot snapshot;
   residency_->AddTo(&snapshot);
   for (int i = 0; i < kTierCount; ++i) {
-    snapshot.tiers[i].bits_per_value =
-        BitsPerValue(plan_.SlotBytes(static_cast<Tier>(i)), options_.geometry);
+    snapshot.tiers[i].bits_per_value = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry);
     snapshot.tiers[i].attended_tokens = attended_[i];
   }
   snapshot.fetch_waits = fetch_waits_;

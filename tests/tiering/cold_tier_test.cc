@@ -217,7 +217,10 @@ TEST_F(ColdTierTest, UnreadableDiskIsDataLossAndThenRecovers) {
   ASSERT_TRUE(driver_->Grow(&a, 700).ok());
   plan_->SetReads({.error = 1});
   absl::Status status;
-  while (status.ok() && a.tokens < 1300) status = driver_->Step({{&a, driver_->PieceLeft(a)}});
+  while (status.ok() && a.tokens < 1300) {
+    status = driver_->Step({{&a, driver_->PieceLeft(a)}});
+    cache_->WaitUntilIdle();  // so that the next step finds new blocks on disk alone
+  }
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(cache_->TakeDamaged(), ElementsAre(a.handle));
   EXPECT_GT(cache_->Snapshot().io_errors, 0u);
@@ -229,11 +232,17 @@ TEST_F(ColdTierTest, UnreadableDiskIsDataLossAndThenRecovers) {
 
 TEST_F(ColdTierTest, FaultsThatPassAreOvercome) {
   Make(SmallOptions(Budget()), Faulty());
-  // Of three attempts one gets through but for 0.02^3 of the transfers; the seed has none of those.
-  plan_->SetReads({.error = 0.02, .short_transfer = 0.02, .flip_read = 0.02, .delay = 0.5});
-  plan_->SetWrites({.error = 0.02, .short_transfer = 0.02, .delay = 0.5});
+  // Every transfer gets through at the third attempt.
+  plan_->SetReads(
+      {.error = 0.2, .short_transfer = 0.2, .flip_read = 0.2, .delay = 0.5, .in_a_row_max = 2});
+  plan_->SetWrites({.error = 0.2, .short_transfer = 0.2, .delay = 0.5, .in_a_row_max = 2});
   CacheDriver::Sequence a = Admit(1, 1300, kPolicy);
-  ASSERT_TRUE(driver_->Grow(&a, 1290).ok());
+  for (int32_t tokens = 128; tokens <= 1280; tokens += 128) {
+    ASSERT_TRUE(driver_->Grow(&a, tokens).ok());
+    cache_->WaitUntilIdle();
+  }
+  EXPECT_GT(cache_->Snapshot().io_errors, 0u);
+  EXPECT_FALSE(cache_->Snapshot().cold_degraded);
   EXPECT_GT(cache_->Snapshot().fetch_waits, 0u);
   EXPECT_GT(cache_->Usage(a.handle).cold_wait.count(), 0);
   driver_->Release(a);

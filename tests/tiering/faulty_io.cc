@@ -10,12 +10,12 @@ namespace strata {
 
 void FaultPlan::SetReads(const Rates& rates) {
   const std::lock_guard lock(mutex_);
-  reads_ = rates;
+  reads_.rates = rates;
 }
 
 void FaultPlan::SetWrites(const Rates& rates) {
   const std::lock_guard lock(mutex_);
-  writes_ = rates;
+  writes_.rates = rates;
 }
 
 void FaultPlan::Hold() {
@@ -37,13 +37,18 @@ bool FaultPlan::Chance(double rate) {
   return rate > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < rate;
 }
 
-FaultPlan::Fault FaultPlan::Draw(bool write) {
+FaultPlan::Fault FaultPlan::Draw(bool write, uint64_t offset) {
   const std::lock_guard lock(mutex_);
-  const Rates& rates = write ? writes_ : reads_;
+  Direction& direction = write ? writes_ : reads_;
+  const Rates& rates = direction.rates;
+  int& in_a_row = direction.in_a_row[offset];
   Fault fault;
-  fault.error = Chance(rates.error);
-  fault.short_transfer = !fault.error && Chance(rates.short_transfer);
-  fault.flip = !write && !fault.error && Chance(rates.flip_read);
+  if (in_a_row < rates.in_a_row_max) {
+    fault.error = Chance(rates.error);
+    fault.short_transfer = !fault.error && Chance(rates.short_transfer);
+    fault.flip = !write && !fault.error && Chance(rates.flip_read);
+  }
+  in_a_row = fault.error || fault.short_transfer || fault.flip ? in_a_row + 1 : 0;
   fault.error_number = rates.error_number;
   fault.bit = random_();
   if (Chance(rates.delay)) {
@@ -93,7 +98,7 @@ class FaultyIoEngine final : public IoEngine {
     auto* transfer = new Transfer();
     transfer->engine = this;
     transfer->outer = request;
-    transfer->fault = plan_->Draw(request->write);
+    transfer->fault = plan_->Draw(request->write, request->offset);
     transfer->write = request->write;
     transfer->offset = request->offset;
     transfer->data = request->data;

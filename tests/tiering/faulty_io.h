@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -22,6 +23,8 @@ class FaultPlan {
     double delay = 0;      // up to delay_max: completions also change their order
     std::chrono::microseconds delay_max{2000};
     int error_number = 5;  // EIO
+    // At most so many faults in a row at one offset, so that a test can count on retries.
+    int in_a_row_max = 1 << 30;
   };
   struct Fault {
     bool error = false;
@@ -39,16 +42,20 @@ class FaultPlan {
   void Hold();
   void Open();
 
-  Fault Draw(bool write);
+  Fault Draw(bool write, uint64_t offset);
   bool held() const;
 
  private:
+  struct Direction {
+    Rates rates;
+    std::map<uint64_t, int> in_a_row;  // by offset
+  };
   bool Chance(double rate);
 
   mutable std::mutex mutex_;
   std::mt19937_64 random_;
-  Rates reads_;
-  Rates writes_;
+  Direction reads_;
+  Direction writes_;
   bool held_ = false;
 };
 

@@ -48,8 +48,10 @@ class Simulation {
       driver_.Reset(&live_[Below(static_cast<int>(live_.size()))]);
     } else if (dice < 13) {
       ChangeFaults();
-    } else if (dice < 16) {
+    } else if (dice < 15) {
       cache_.Poll();
+    } else if (dice < 25) {
+      cache_.WaitUntilIdle();  // lets blocks reach the disk that steps would outrun
     } else {
       Step();
     }

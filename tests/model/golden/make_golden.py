@@ -5,9 +5,8 @@ below. Needs: pip install torch transformers gguf.
   make_golden.py MODEL.gguf logits.json
 
 The file has the stride of the sampled vocabulary and, per prompt: its token ids; the last position's logits at ids 0,
-stride, 2 stride, ... and their standard deviation over the whole vocabulary; how far (rms) these logits move when the
-inputs of every matrix product are rounded to 8 bits by groups of 32, as fast CPU kernels do; and a greedy continuation
-with, at each step, the four best ids and their logits. The last prompt is all the others in one, without a continuation.
+stride, 2 stride, ... and their standard deviation over the whole vocabulary; and a greedy continuation with, at each
+step, the four best ids and their logits. The last prompt is all the others in one, without a continuation.
 """
 import json
 import os
@@ -82,35 +81,10 @@ def last_logits(logits):
     }
 
 
-class RoundedInputs:
-    """While entered, rounds the inputs of every linear layer to int8 with a scale for each 32 of them."""
-
-    def __init__(self, model):
-        self.layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-
-    @staticmethod
-    def rounded(x):
-        groups = x.reshape(-1, 32)
-        scale = groups.abs().amax(-1, keepdim=True) / 127
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-        return ((groups / scale).round() * scale).reshape(x.shape)
-
-    def __enter__(self):
-        self.hooks = [m.register_forward_pre_hook(lambda _, args: (self.rounded(args[0]),)) for m in self.layers]
-
-    def __exit__(self, *_):
-        for hook in self.hooks:
-            hook.remove()
-
-
 @torch.no_grad()
 def run(model, tokens, steps):
-    ids = torch.tensor([tokens])
-    with RoundedInputs(model):
-        rounded = model(ids, logits_to_keep=1).logits[0, -1]
-    out = model(ids, use_cache=True, logits_to_keep=1)
+    out = model(torch.tensor([tokens]), use_cache=True, logits_to_keep=1)
     golden = {"tokens": tokens, **last_logits(out.logits[0, -1])}
-    golden["int8_rms"] = (rounded - out.logits[0, -1]).pow(2).mean().sqrt().item()
     best = []
     for _ in range(steps):
         values, ids = out.logits[0, -1].topk(4)

@@ -88,13 +88,14 @@ void ColdStaging::Rebalance() {
 
 void ColdStaging::Add(SlotId record) {
   Record& entry = records_[record.value()];
-  STRATA_CHECK(entry.place == Place::kNone && entry.units == 0);
+  STRATA_CHECK(!in_step_ && entry.place == Place::kNone && entry.units == 0);
   entry = Record{};
   PutInto(Place::kStreaming, record);
   Rebalance();
 }
 
 void ColdStaging::Remove(SlotId record) {
+  STRATA_CHECK(!in_step_);
   for (int32_t group = 0; group < layout_.groups(); ++group) Evict(record, group);
   if (records_[record.value()].in_step) {
     // Order matters to nobody once a step is over: only read-ahead for the next one uses it.
@@ -181,6 +182,7 @@ void ColdStaging::BeginStep(absl::Span<const SlotId> records) {
   for (const SlotId record : step_) records_[record.value()].in_step = false;
   step_.assign(records.begin(), records.end());
   int32_t streaming = 0;
+  in_step_ = true;
   failed_ = false;
   for (const SlotId record : step_) {
     Record& entry = records_[record.value()];
@@ -222,6 +224,7 @@ void ColdStaging::EnterGroup(int32_t group) {
 }
 
 void ColdStaging::EndStep() {
+  in_step_ = false;
   missing_ = 0;
   failed_ = false;
 }

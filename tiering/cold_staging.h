@@ -30,7 +30,8 @@ class ColdStaging {
 
   // A record was published whose block is now read from here. Not during a step.
   void Add(SlotId record);
-  // Nobody will read it any more. Reads in flight finish into units nobody sees.
+  // Nobody will read it any more; not during a step either. Reads in flight finish into units
+  // nobody sees.
   void Remove(SlotId record);
 
   // A step will read these records, each layer group in turn. Starts reading ahead.
@@ -115,8 +116,9 @@ class ColdStaging {
 
   // The step under way, or the last one: its order is the best guess at the next one's.
   std::vector<SlotId> step_;
-  int32_t group_ = 0;       // entered
-  int32_t window_ = 1;      // groups read ahead, the entered one included
+  int32_t group_ = 0;   // entered
+  int32_t window_ = 1;  // groups read ahead, the entered one included
+  bool in_step_ = false;
   int64_t next_issue_ = 0;  // counts (group, record) pairs from the step's beginning
   int32_t missing_ = 0;
   bool failed_ = false;

@@ -40,7 +40,8 @@ struct TierOptions {
   size_t hot_bytes = 0;      // hard caps, slots and metadata together, checked against the machine
   size_t warm_bytes = 0;     // (cgroup limit, RAM, free disk) before anything is allocated
   size_t cold_bytes = 0;     // 0: no cold tier
-  size_t staging_bytes = 0;  // DRAM for cold pages on their way to attention; counts as warm memory
+  size_t staging_bytes = 0;  // DRAM beside warm_bytes for the cold tier: pages on their way to
+                             // attention, write buffers, bookkeeping of records
   std::string cold_path;     // file of the cold store; required when cold_bytes > 0
   bool cold_keep_refine = false;  // also write the lo planes
 

@@ -63,7 +63,7 @@ struct TierSnapshot {
   uint64_t pages = 0;
   uint64_t free_pages = 0;
   double bits_per_value = 0;
-  uint64_t attended_tokens = 0;
+  uint64_t attended_tokens = 0;  // context read at this precision, once a step and sequence
 };
 
 struct CacheSnapshot {
@@ -138,7 +138,8 @@ class TieredCache {
   virtual const TierOptions& options() const = 0;
   // The sequence an error of PrepareStep or BeginLayer is about; 0 when it is about none.
   static SequenceHandle SequenceOf(const absl::Status& status);
-  // The windows that the budgets buy for `max_sequences` sequences of `max_context` tokens.
+  // The windows that the budgets buy for `max_sequences` sequences of `max_context` tokens. This
+  // and BlockBytes are for options that Validate() accepts.
   static PositionalPolicy DefaultPolicy(const TierOptions& options);
   // Bytes of one block in each tier.
   static std::array<size_t, kTierCount> BlockBytes(const TierOptions& options);

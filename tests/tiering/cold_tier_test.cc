@@ -289,6 +289,37 @@ TEST_F(ColdTierTest, DiskThatTakesNoWritesDegradesToTwoTiers) {
   ExpectEmpty();
 }
 
+// A descriptor that reached the disk though its write is reported as failed: the record counts as
+// on disk until it is surely cleared, and nothing is written over it before.
+TEST_F(ColdTierTest, UncertainDescriptorsAreClearedBeforeReuse) {
+  SmallBudget budget = Budget();
+  budget.warm_blocks = 48;
+  ManualClock clock;
+  clock.Advance(std::chrono::hours(1));
+  TierEnvironment environment = Faulty();
+  environment.clock = &clock;
+  Make(SmallOptions(budget), environment);
+  const auto expect_truth = [&] {
+    cache_->WaitUntilIdle();
+    cache_->CheckInvariants();
+    EXPECT_EQ(ColdStore::Inspect(file_.path(), true)->bytes,
+              cache_->Snapshot().tiers[2].used_bytes);
+  };
+  plan_->SetWrites({.lost_result = 1, .sectors_only = true});
+  CacheDriver::Sequence a = Admit(1, 1300, kPolicy);
+  ASSERT_TRUE(driver_->Grow(&a, 1290).ok());
+  expect_truth();
+  EXPECT_GT(cache_->Snapshot().tiers[2].used_bytes, 0u);
+  EXPECT_EQ(cache_->Snapshot().tiers[2].tokens, 0u);
+  plan_->SetWrites({});
+  clock.Advance(std::chrono::seconds(11));
+  cache_->Poll();
+  expect_truth();
+  EXPECT_EQ(cache_->Snapshot().tiers[2].tokens, 14u * 64);
+  driver_->Release(a);
+  ExpectEmpty();
+}
+
 TEST_F(ColdTierTest, WarmFullBehindABrokenDiskNamesTheSequence) {
   ManualClock clock;
   TierEnvironment environment = Faulty();

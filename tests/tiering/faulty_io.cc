@@ -37,16 +37,18 @@ bool FaultPlan::Chance(double rate) {
   return rate > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < rate;
 }
 
-FaultPlan::Fault FaultPlan::Draw(bool write, uint64_t offset) {
+FaultPlan::Fault FaultPlan::Draw(const IoRequest& request) {
   const std::lock_guard lock(mutex_);
-  Direction& direction = write ? writes_ : reads_;
+  Direction& direction = request.write ? writes_ : reads_;
   const Rates& rates = direction.rates;
-  int& in_a_row = direction.in_a_row[offset];
+  int& in_a_row = direction.in_a_row[request.offset];
   Fault fault;
-  if (in_a_row < rates.in_a_row_max) {
+  const bool spared = rates.sectors_only && request.bytes > IoEngine::kAlignment;
+  if (in_a_row < rates.in_a_row_max && !spared) {
     fault.error = Chance(rates.error);
     fault.short_transfer = !fault.error && Chance(rates.short_transfer);
-    fault.flip = !write && !fault.error && Chance(rates.flip_read);
+    fault.flip = !request.write && !fault.error && Chance(rates.flip_read);
+    fault.lost_result = !fault.error && Chance(rates.lost_result);
   }
   in_a_row = fault.error || fault.short_transfer || fault.flip ? in_a_row + 1 : 0;
   fault.error_number = rates.error_number;
@@ -98,7 +100,7 @@ class FaultyIoEngine final : public IoEngine {
     auto* transfer = new Transfer();
     transfer->engine = this;
     transfer->outer = request;
-    transfer->fault = plan_->Draw(request->write, request->offset);
+    transfer->fault = plan_->Draw(*request);
     transfer->write = request->write;
     transfer->offset = request->offset;
     transfer->data = request->data;
@@ -117,6 +119,7 @@ class FaultyIoEngine final : public IoEngine {
       const uint64_t bit = transfer->fault.bit % (8 * static_cast<uint64_t>(result));
       transfer->data[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
     }
+    if (transfer->fault.lost_result) result = -transfer->fault.error_number;
     {
       const std::lock_guard lock(mutex_);
       due_.push_back(

@@ -19,8 +19,10 @@ class FaultPlan {
   struct Rates {  // chances of a transfer, 0 to 1
     double error = 0;
     double short_transfer = 0;
-    double flip_read = 0;  // one bit of what was read
-    double delay = 0;      // up to delay_max: completions also change their order
+    double flip_read = 0;       // one bit of what was read
+    double lost_result = 0;     // the transfer is done but reported as an error
+    bool sectors_only = false;  // spare transfers of more than one sector
+    double delay = 0;           // up to delay_max: completions also change their order
     std::chrono::microseconds delay_max{2000};
     int error_number = 5;  // EIO
     // At most so many faults in a row at one offset, so that a test can count on retries.
@@ -30,6 +32,7 @@ class FaultPlan {
     bool error = false;
     bool short_transfer = false;
     bool flip = false;
+    bool lost_result = false;
     int error_number = 0;
     uint64_t bit = 0;
     std::chrono::microseconds delay{0};
@@ -42,7 +45,7 @@ class FaultPlan {
   void Hold();
   void Open();
 
-  Fault Draw(bool write, uint64_t offset);
+  Fault Draw(const IoRequest& request);
   bool held() const;
 
  private:

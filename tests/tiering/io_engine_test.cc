@@ -175,6 +175,13 @@ TEST(FaultyIoTest, InjectsEachFault) {
   plan->SetReads({});
   EXPECT_EQ(transfer(false), full);
   EXPECT_EQ(memory.data()[0], std::byte{0});
+  plan->SetWrites({.lost_result = 1});
+  memory.data()[0] = std::byte{9};
+  EXPECT_EQ(transfer(true), -EIO);
+  plan->SetWrites({.error = 1, .sectors_only = true});
+  EXPECT_EQ(transfer(false), full);
+  EXPECT_EQ(memory.data()[0], std::byte{9});  // it was written
+  EXPECT_EQ(transfer(true), full);            // more than a sector
   plan->Hold();
   CountingRequest held;
   held.data = memory.data();

@@ -49,13 +49,11 @@ void ColdStaging::PutInto(Place place, SlotId record) {
   entry.place = place;
   entry.index = static_cast<uint32_t>(list.size());
   list.push_back(record);
-  if (place == Place::kResident) resident_units_ += entry.units;
 }
 
 void ColdStaging::TakeOut(SlotId record) {
   Record& entry = records_[record.value()];
   std::vector<SlotId>& list = ListOf(entry.place);
-  if (entry.place == Place::kResident) resident_units_ -= entry.units;
   list[entry.index] = list.back();
   records_[list[entry.index].value()].index = entry.index;
   list.pop_back();
@@ -108,23 +106,16 @@ void ColdStaging::Remove(SlotId record) {
 
 // --- units ---
 
-// Resident blocks have units set aside for all their groups; the others share the rest.
-bool ColdStaging::MayTakeUnit(const Record& record) const {
-  const int32_t free = units_.slots().free();
-  if (record.place == Place::kResident) return free > 0;
-  const int32_t set_aside = resident_records() * layout_.groups() - resident_units_;
-  return free > set_aside;
-}
-
+// False when no unit is free. Within the window that never lasts: streaming records hold at most
+// the units that resident ones leave, and cancelled reads come to an end.
 bool ColdStaging::Fetch(SlotId record, int32_t group) {
   Record& entry = records_[record.value()];
   if (entry.failed || UnitAt(record, group).valid()) return true;
   UnitId unit;
-  if (!MayTakeUnit(entry) || !units_.slots().Allocate(1, &unit)) return false;
+  if (!units_.slots().Allocate(1, &unit)) return false;
   UnitAt(record, group) = unit;
   unit_states_[unit.value()] = {record, group, false};
   ++entry.units;
-  if (entry.place == Place::kResident) ++resident_units_;
   ++reads_in_flight_;
   ColdStore::ReadOp& op = reads_[unit.value()];
   op.record = record;
@@ -139,7 +130,6 @@ void ColdStaging::Evict(SlotId record, int32_t group) {
   if (!unit.valid()) return;
   Record& entry = records_[record.value()];
   --entry.units;
-  if (entry.place == Place::kResident) --resident_units_;
   UnitState& state = unit_states_[unit.value()];
   state.record = SlotId();
   if (state.ready) {
@@ -244,7 +234,6 @@ void ColdStaging::IssueAhead() {
 
 void ColdStaging::CheckInvariants() const {
   units_.slots().CheckInvariants();
-  int32_t resident_units = 0;
   for (uint32_t i = 0; i < records_.size(); ++i) {
     const Record& entry = records_[i];
     int32_t held = 0;
@@ -257,9 +246,7 @@ void ColdStaging::CheckInvariants() const {
     }
     STRATA_CHECK(held == entry.units);
     STRATA_CHECK(held == 0 || entry.place != Place::kNone);
-    if (entry.place == Place::kResident) resident_units += held;
   }
-  STRATA_CHECK(resident_units == resident_units_);
   STRATA_CHECK(resident_records() <= ResidentTarget());
   int32_t cancelled = 0;
   int32_t used = 0;

@@ -98,7 +98,6 @@ class ColdStaging {
 
   void IssueAhead();
   bool Fetch(SlotId record, int32_t group);
-  bool MayTakeUnit(const Record& record) const;
   void Evict(SlotId record, int32_t group);
   void EvictLeftovers();
   void MarkFailed(SlotId record);
@@ -111,7 +110,6 @@ class ColdStaging {
   std::vector<Record> records_;           // by record
   std::vector<UnitId> unit_of_;           // [record][group]
   std::vector<SlotId> resident_, streaming_;
-  int32_t resident_units_ = 0;  // units that resident records hold
   int32_t reads_in_flight_ = 0;
 
   // The step under way, or the last one: its order is the best guess at the next one's.

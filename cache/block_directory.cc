@@ -76,12 +76,6 @@ void BlockDirectory::PinHot(BlockId id) {
   block.pinned_hot = true;
 }
 
-void BlockDirectory::MarkLost(BlockId id) {
-  BlockInfo& block = At(id);
-  STRATA_CHECK(block.home == Tier::kCold);
-  block.lost = true;
-}
-
 bool BlockDirectory::Drop(BlockId id) {
   BlockInfo& block = At(id);
   STRATA_CHECK(block.state != State::kDropped);

@@ -29,7 +29,6 @@ struct BlockInfo {
   Move move = Move::kNone;
   Tier home = Tier::kHot;   // where its content is read from
   bool pinned_hot = false;  // refused by the codec: stays F16 for life
-  bool lost = false;        // its record failed a check: the content is gone
   uint32_t owner = 0;       // index of the owning sequence
   int32_t index = 0;        // position in its sequence
   int32_t tokens = 0;
@@ -71,8 +70,6 @@ class BlockDirectory {
   SlotId AbortMove(BlockId id);
   // The block can never leave the hot tier.
   void PinHot(BlockId id);
-  // The content of a cold block is gone; the block only waits to be dropped.
-  void MarkLost(BlockId id);
 
   // The owner is gone. True: take the slots of Get(id) back and Remove it now; false: do so when
   // the copy in flight has called FinishCopy.

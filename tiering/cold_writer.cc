@@ -64,12 +64,6 @@ ColdStore::WriteOp* ColdWriter::Begin(BlockId block, const std::byte* source) {
   return op;
 }
 
-void ColdWriter::Cancel(ColdStore::WriteOp* op) {
-  records_.Release(op->record);
-  since_[op->buffer_index].reset();
-  idle_writes_.push_back(op);
-}
-
 ColdWriter::Outcome ColdWriter::Finish(ColdStore::WriteOp* op) {
   since_[op->buffer_index].reset();
   idle_writes_.push_back(op);

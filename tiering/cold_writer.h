@@ -38,10 +38,9 @@ class ColdWriter {
 
   // Whether Begin would give an operation now.
   bool CanBegin() const;
-  // Takes a record and a buffer for `block`; null when it cannot be now. The caller fills the
-  // buffer from `source` and hands the operation to the store, or calls Cancel.
+  // Takes a record and a buffer for `block`; null when it cannot be now. The caller has the
+  // buffer filled from `source` and the operation handed to the store.
   ColdStore::WriteOp* Begin(BlockId block, const std::byte* source);
-  void Cancel(ColdStore::WriteOp* op);
   // The operation came out of the completion queue.
   Outcome Finish(ColdStore::WriteOp* op);
 

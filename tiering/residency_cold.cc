@@ -144,9 +144,7 @@ void Residency::OnRead(ColdStore::ReadOp* op) {
 }
 
 void Residency::MarkLost(SlotId record) {
-  const BlockId id = block_of_record_[record.value()];
-  directory_.MarkLost(id);
-  OwnerOf(directory_.Get(id)).damaged = true;
+  OwnerOf(directory_.Get(block_of_record_[record.value()])).damaged = true;
 }
 
 // --- looking ---

@@ -77,10 +77,6 @@ TEST_F(BlockDirectoryTest, DroppedBlockOutlivesItsCopy) {
   directory_.CheckInvariants();
 }
 
-TEST_F(BlockDirectoryTest, OnlyColdBlocksAreLost) {
-  EXPECT_DEATH(directory_.MarkLost(Sealed()), "check failed");
-}
-
 TEST(BlockTableTest, ChecksThatBlocksAreItsOwnInOrder) {
   BlockDirectory directory(4);
   BlockTable table;

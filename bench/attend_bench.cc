@@ -78,6 +78,16 @@ std::vector<float> Attend(AttentionBackend& attention, const AttentionShape& sha
   return out;
 }
 
+// One format under measurement.
+struct Subject {
+  explicit Subject(const char* format) : name(format) {}
+  const char* name;
+  PagePool pages;
+  double error = 0;
+  std::vector<double> seconds;      // a round each
+  std::vector<double> against_f16;  // F16's seconds over its own, in the same round
+};
+
 // Root mean square of a - b relative to b's.
 double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
   double error = 0;
@@ -103,38 +113,53 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
   for (float& value : q) value = normal(random);
 
   ThreadPool pool(options.threads);
-  const double bandwidth = ReadBandwidth(&pool);
-  nlohmann::json rows = nlohmann::json::array();
-  double f16_rate = 0;
+  std::vector<Subject> subjects;
   for (const char* name : {"f16", "i4", "k4v2", "i2"}) {
     STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(name));
-    const PageFormat format{kinds.k, kinds.v, shape.kv_heads, shape.head_dim};
-    STRATA_ASSIGN_OR_RETURN(const PagePool pages, Fill(*cpu.codec, format, sources,
-                                                       options.attend_tokens / kBlockTokens));
-    PartialStates states;
+    Subject& subject = subjects.emplace_back(name);
+    STRATA_ASSIGN_OR_RETURN(
+        subject.pages, Fill(*cpu.codec, {kinds.k, kinds.v, shape.kv_heads, shape.head_dim}, sources,
+                            options.attend_tokens / kBlockTokens));
     // The arithmetic (int8 q, 7-bit p) may add an error well below the format's own (I4's is 0.06).
-    PageRun part = pages.Run();
+    PartialStates states;
+    PageRun part = subject.pages.Run();
     part.page_count = 64;
     part.tokens = part.page_count * kBlockTokens;
-    const double error = RelativeError(Attend(*cpu.attention, shape, q, part, &states),
-                                       Attend(*reference.attention, shape, q, part, &states));
-    if (!(error < 0.02)) {
-      return absl::InternalError(
-          absl::StrCat(name, ": attention is off by ", error, " of the reference, limit 0.02"));
+    subject.error = RelativeError(Attend(*cpu.attention, shape, q, part, &states),
+                                  Attend(*reference.attention, shape, q, part, &states));
+    if (!(subject.error < 0.02)) {
+      return absl::InternalError(absl::StrCat(name, ": attention is off by ", subject.error,
+                                              " of the reference, limit 0.02"));
     }
-    const PageRun run = pages.Run();
-    const double seconds =
-        MedianSeconds(options.runs, [&] { Attend(*cpu.attention, shape, q, run, &states); });
-    const double rate = run.tokens / seconds;
-    if (f16_rate == 0) f16_rate = rate;
-    const double bytes = static_cast<double>(format.Bytes()) * run.page_count;
-    rows.push_back({{"format", name},
-                    {"tokens_per_s", rate},
+  }
+  // Round by round, the formats in turn: what disturbs the machine disturbs them alike, and the
+  // ratios are of neighbours in time.
+  PartialStates states;
+  std::vector<double> bandwidths;
+  for (int round = 0; round <= options.runs; ++round) {
+    const double bandwidth = ReadBandwidth(&pool);
+    for (Subject& subject : subjects) {
+      const PageRun run = subject.pages.Run();
+      const double seconds = Seconds([&] { Attend(*cpu.attention, shape, q, run, &states); });
+      if (round == 0) continue;  // warms up
+      subject.seconds.push_back(seconds);
+      subject.against_f16.push_back(subjects[0].seconds.back() / seconds);
+    }
+    if (round > 0) bandwidths.push_back(bandwidth);
+  }
+  const double bandwidth = Median(bandwidths);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Subject& subject : subjects) {
+    const double seconds = Median(subject.seconds);
+    const PageRun run = subject.pages.Run();
+    const double bytes = static_cast<double>(run.stored.Bytes()) * run.page_count;
+    rows.push_back({{"format", subject.name},
+                    {"tokens_per_s", run.tokens / seconds},
                     {"ns_per_token_per_kv_head", seconds * 1e9 / run.tokens / shape.kv_heads},
-                    {"against_f16", rate / f16_rate},
+                    {"against_f16", Median(subject.against_f16)},
                     {"bytes_per_s", bytes / seconds},
                     {"of_read_bandwidth", bytes / seconds / bandwidth},
-                    {"relative_error_against_reference", error}});
+                    {"relative_error_against_reference", subject.error}});
   }
   return nlohmann::json{{"benchmark", "attend"},
                         {"backend", cpu.name},

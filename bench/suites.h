@@ -18,8 +18,8 @@ struct BenchOptions {
   std::vector<int32_t> depths = {0, 1024, 4096, 8000};
   std::string cold_dir = "/tmp";
   int threads = 0;
-  int runs = 5;                // timed repetitions; the median is reported
-  int32_t decode_tokens = 32;  // tokens of one timed decode run
+  int runs = 7;                // timed repetitions; the median is reported
+  int32_t decode_tokens = 24;  // tokens of one timed decode run
   int32_t query_heads = 9, kv_heads = 3, head_dim = 64;  // attend, codec
   int64_t attend_tokens = 1 << 20;          // attend: tokens of one layer, beyond every cache
   int64_t cold_bytes = int64_t{512} << 20;  // cold-io

@@ -7,8 +7,9 @@
 namespace strata {
 namespace {
 
-// Items a thread to aim for: enough to even out threads that other work slows down.
-constexpr int32_t kItemsPerThread = 8;
+// Items a thread to aim for. An item's first split is read without having been fetched ahead, so
+// more of them cost a decode step more than they even out.
+constexpr int32_t kItemsPerThread = 2;
 // Splits of one item at most, so that a short tail of items cannot leave threads idle for long.
 constexpr int32_t kItemSplitsMax = 16;
 

@@ -17,21 +17,26 @@
 namespace strata::bench {
 namespace {
 
-// Pages of one sequence and layer, all in one format; a few distinct pages repeated, each
+// Sequences in the measured step.
+constexpr int kSequences = 16;
+
+// Pages of one layer, all in one format; a few distinct pages repeated, each
 // repetition with memory of its own.
 struct PagePool {
   PageFormat format;
   AlignedBuffer memory;
   std::vector<KvPageView> pages;
 
-  PageRun Run() const {
+  // The pages of one of `sequences` sequences that share the pool evenly.
+  PageRun Run(int sequence, int sequences) const {
+    const auto count = static_cast<int32_t>(pages.size()) / sequences;
     return {.stored = format,
             .read_k = format.k,
             .read_v = format.v,
             .first_block = 0,
-            .page_count = static_cast<int32_t>(pages.size()),
-            .tokens = static_cast<int32_t>(pages.size()) * kBlockTokens,
-            .pages = pages.data()};
+            .page_count = count,
+            .tokens = count * kBlockTokens,
+            .pages = pages.data() + size_t{1} * sequence * count};
   }
 };
 
@@ -65,15 +70,23 @@ absl::StatusOr<PagePool> Fill(const PageCodec& codec, const PageFormat& format,
   return pool;
 }
 
+// One decode step: a query of each sequence over all of its pages. q: [query_heads][head_dim], of
+// every sequence.
 std::vector<float> Attend(AttentionBackend& attention, const AttentionShape& shape,
-                          const std::vector<float>& q, const PageRun& run, PartialStates* states) {
-  const AttentionSequence sequence{.first_row = 0,
-                                   .rows = 1,
-                                   .first_position = run.tokens - 1,
-                                   .runs = absl::Span<const PageRun>(&run, 1)};
-  states->Reset(1, shape.query_heads, shape.head_dim);
-  attention.Attend(shape, q.data(), {&sequence, 1}, states);
-  std::vector<float> out(q.size());
+                          const std::vector<float>& q, const std::vector<PageRun>& runs,
+                          PartialStates* states) {
+  std::vector<AttentionSequence> sequences;
+  std::vector<float> queries;
+  for (const PageRun& run : runs) {
+    sequences.push_back({.first_row = static_cast<int32_t>(sequences.size()),
+                         .rows = 1,
+                         .first_position = run.tokens - 1,
+                         .runs = absl::Span<const PageRun>(&run, 1)});
+    queries.insert(queries.end(), q.begin(), q.end());
+  }
+  states->Reset(static_cast<int32_t>(runs.size()), shape.query_heads, shape.head_dim);
+  attention.Attend(shape, queries.data(), sequences, states);
+  std::vector<float> out(queries.size());
   FinishStates(*states, out.data());
   return out;
 }
@@ -122,11 +135,11 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
                             options.attend_tokens / kBlockTokens));
     // The arithmetic (int8 q, 7-bit p) may add an error well below the format's own (I4's is 0.06).
     PartialStates states;
-    PageRun part = subject.pages.Run();
+    PageRun part = subject.pages.Run(0, 1);
     part.page_count = 64;
     part.tokens = part.page_count * kBlockTokens;
-    subject.error = RelativeError(Attend(*cpu.attention, shape, q, part, &states),
-                                  Attend(*reference.attention, shape, q, part, &states));
+    subject.error = RelativeError(Attend(*cpu.attention, shape, q, {part}, &states),
+                                  Attend(*reference.attention, shape, q, {part}, &states));
     if (!(subject.error < 0.02)) {
       return absl::InternalError(absl::StrCat(name, ": attention is off by ", subject.error,
                                               " of the reference, limit 0.02"));
@@ -139,8 +152,9 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
   for (int round = 0; round <= options.runs; ++round) {
     const double bandwidth = ReadBandwidth(&pool);
     for (Subject& subject : subjects) {
-      const PageRun run = subject.pages.Run();
-      const double seconds = Seconds([&] { Attend(*cpu.attention, shape, q, run, &states); });
+      std::vector<PageRun> runs;
+      for (int i = 0; i < kSequences; ++i) runs.push_back(subject.pages.Run(i, kSequences));
+      const double seconds = Seconds([&] { Attend(*cpu.attention, shape, q, runs, &states); });
       if (round == 0) continue;  // warms up
       subject.seconds.push_back(seconds);
       subject.against_f16.push_back(subjects[0].seconds.back() / seconds);
@@ -151,7 +165,7 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Subject& subject : subjects) {
     const double seconds = Median(subject.seconds);
-    const PageRun run = subject.pages.Run();
+    const PageRun run = subject.pages.Run(0, 1);
     const double bytes = static_cast<double>(run.stored.Bytes()) * run.page_count;
     rows.push_back({{"format", subject.name},
                     {"tokens_per_s", run.tokens / seconds},
@@ -167,6 +181,7 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
                         {"query_heads", shape.query_heads},
                         {"kv_heads", shape.kv_heads},
                         {"head_dim", shape.head_dim},
+                        {"sequences", kSequences},
                         {"tokens", options.attend_tokens},
                         {"read_bandwidth_bytes_per_s", bandwidth},
                         {"rows", rows}};

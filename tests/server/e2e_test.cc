@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -14,8 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
+#include "strata/v1/inference.grpc.pb.h"
 #include "strata/v1/inference.pb.h"
 #include "tests/testing/tiny_model.h"
 
@@ -146,7 +149,9 @@ class EndToEndTest : public testing::Test {
   bool Empty() {
     const v1::CacheStats stats = Stats();
     uint64_t used = stats.running() + stats.waiting();
-    for (const v1::TierStats& tier : stats.tiers()) used += tier.used_bytes();
+    for (const v1::TierStats& tier : stats.tiers()) {
+      used += tier.used_bytes() + tier.reserved_bytes();
+    }
     return used == 0;
   }
   std::string Metrics() {
@@ -238,6 +243,45 @@ TEST_F(EndToEndTest, AKilledClientLeavesNothingBehind) {
   client->Signal(SIGKILL);
   EXPECT_EQ(client->Wait(), 128 + SIGKILL);
   EXPECT_TRUE(WaitFor([&] { return Empty(); }));
+}
+
+// Streams cancelled before their first event, after it, and after some of the text, sixteen at a
+// time, with blocks of every tier in flight.
+TEST_F(EndToEndTest, AThousandCancelledStreamsLeaveNothingBehind) {
+  Serve(Ladder());
+  const auto stub = v1::InferenceService::NewStub(
+      grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  struct Stream {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader;
+  };
+  v1::GenerateRequest request;
+  request.set_text(std::string(600, 'x'));
+  request.mutable_stop()->set_max_tokens(3000);
+  request.mutable_stop()->set_ignore_eos(true);
+  std::deque<Stream> streams;
+  int cancelled = 0;
+  const auto cancel_oldest = [&] {
+    Stream& stream = streams.front();
+    v1::GenerateEvent event;
+    for (int i = 0; i < cancelled % 3 * 2 && stream.reader->Read(&event); ++i) continue;
+    stream.context.TryCancel();
+    while (stream.reader->Read(&event)) continue;
+    const grpc::StatusCode code = stream.reader->Finish().error_code();
+    EXPECT_TRUE(code == grpc::StatusCode::CANCELLED || code == grpc::StatusCode::OK) << code;
+    streams.pop_front();
+    ++cancelled;
+  };
+  while (cancelled < 1000) {
+    if (cancelled + static_cast<int>(streams.size()) < 1000 && streams.size() < 16) {
+      Stream& stream = streams.emplace_back();
+      stream.reader = stub->Generate(&stream.context, request);
+    } else {
+      cancel_oldest();
+    }
+  }
+  EXPECT_TRUE(WaitFor([&] { return Empty(); })) << Metrics();
+  EXPECT_THAT(Metrics(), HasSubstr("strata_requests_running 0\n"));
 }
 
 TEST_F(EndToEndTest, TermLetsAStreamFinishAndRefusesOthers) {

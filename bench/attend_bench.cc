@@ -9,10 +9,10 @@
 #include "base/half.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "bench/ladder.h"
 #include "bench/measure.h"
 #include "bench/suites.h"
 #include "kernels/backend.h"
+#include "server/config/format_name.h"
 
 namespace strata::bench {
 namespace {
@@ -128,7 +128,7 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
   ThreadPool pool(options.threads);
   std::vector<Subject> subjects;
   for (const char* name : {"f16", "i4", "k4v2", "i2"}) {
-    STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(name));
+    STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseFormatName(name));
     Subject& subject = subjects.emplace_back(name);
     STRATA_ASSIGN_OR_RETURN(
         subject.pages, Fill(*cpu.codec, {kinds.k, kinds.v, shape.kv_heads, shape.head_dim}, sources,

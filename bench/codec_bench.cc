@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/half.h"
 #include "base/status_macros.h"
-#include "bench/ladder.h"
 #include "bench/measure.h"
 #include "bench/suites.h"
 #include "kernels/backend.h"
+#include "server/config/format_name.h"
 
 namespace strata::bench {
 
@@ -27,7 +27,7 @@ absl::StatusOr<nlohmann::json> RunCodec(const BenchOptions& options) {
   };
   nlohmann::json rows = nlohmann::json::array();
   for (const char* name : {"i4", "k4v2", "i2"}) {
-    STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(name));
+    STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseFormatName(name));
     const PageFormat format{kinds.k, kinds.v, options.kv_heads, options.head_dim};
     std::vector<std::byte> out(format.Bytes() * kPages);
     std::vector<std::byte> expected(format.Bytes());

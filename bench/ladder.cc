@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "server/config/format_name.h"
 
 namespace strata::bench {
 namespace {
@@ -41,17 +42,6 @@ absl::Status ParseWindows(absl::string_view text, PositionalPolicy* policy) {
 
 }  // namespace
 
-absl::StatusOr<TensorKinds> ParseKinds(absl::string_view text) {
-  if (text == "f16") return TensorKinds{KvKind::kF16, KvKind::kF16};
-  if (text == "i4" || text == "k4v4") return TensorKinds{KvKind::kI4, KvKind::kI4};
-  if (text == "i2" || text == "k2v2") return TensorKinds{KvKind::kI2, KvKind::kI2};
-  if (text == "k4v2") return TensorKinds{KvKind::kI4, KvKind::kI2};
-  if (text == "k2v4") return TensorKinds{KvKind::kI2, KvKind::kI4};
-  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text),
-                                                 "' is not a format: expected f16, i4, i2, k4v2 or "
-                                                 "k2v4"));
-}
-
 absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
   Ladder ladder;
   ladder.name = std::string(text);
@@ -65,8 +55,8 @@ absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
     if (parts.size() == 3) {
       const std::vector<std::string> kinds = absl::StrSplit(parts[2], ',');
       if (kinds.size() != 2) return BadLadder(text);
-      STRATA_ASSIGN_OR_RETURN(ladder.warm, ParseKinds(kinds[0]));
-      STRATA_ASSIGN_OR_RETURN(ladder.cold, ParseKinds(kinds[1]));
+      STRATA_ASSIGN_OR_RETURN(ladder.warm, ParseFormatName(kinds[0]));
+      STRATA_ASSIGN_OR_RETURN(ladder.cold, ParseFormatName(kinds[1]));
     }
     return ladder;
   }
@@ -76,7 +66,7 @@ absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
     return ladder;
   }
   if (parts.size() != 1) return BadLadder(text);
-  STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseKinds(parts[0]));
+  STRATA_ASSIGN_OR_RETURN(const TensorKinds kinds, ParseFormatName(parts[0]));
   if (kinds == TensorKinds{}) return ladder;  // f16: the default policy keeps everything hot
   // One format behind the piece: the warm tier in that format, without an end.
   ladder.policy = {1, 0, PositionalPolicy::kUnlimited};

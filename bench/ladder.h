@@ -29,9 +29,6 @@ struct Ladder {
 
 absl::StatusOr<Ladder> ParseLadder(absl::string_view text);
 
-// f16, i4, i2, k4v2, k2v4: the kinds of K and V.
-absl::StatusOr<TensorKinds> ParseKinds(absl::string_view text);
-
 struct LadderCacheOptions {
   int32_t max_tokens = 0;  // of the one sequence
   int32_t piece_tokens = 256;

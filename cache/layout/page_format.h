@@ -14,6 +14,19 @@ enum class KvKind : uint8_t {
   kI2 = 4,   // the hi plane alone of the same codes
 };
 
+// Bits of one value, parameters apart. Kinds compare by it: more bits, more precision.
+constexpr int BitsOf(KvKind kind) {
+  switch (kind) {
+    case KvKind::kF16:
+      return 16;
+    case KvKind::kI4:
+      return 4;
+    case KvKind::kI2:
+      return 2;
+  }
+  return 0;
+}
+
 inline constexpr uint32_t kPageFormatVersion = 1;
 
 // The bytes of a page: one layer's K and V of 64 tokens for all KV heads. A page has two regions,

@@ -16,7 +16,7 @@ constexpr int32_t kItemSplitsMax = 16;
 // Queries of one KV head up to which reading its pages takes longer than the arithmetic.
 constexpr int32_t kFewQueries = 16;
 
-CodeBits BitsOf(KvKind kind) {
+CodeBits CodeBitsOf(KvKind kind) {
   switch (kind) {
     case KvKind::kF16:
       return CodeBits::kF16;
@@ -50,8 +50,8 @@ void AttentionPlan::AddRuns(const AttentionShape& shape, const AttentionSequence
     STRATA_CHECK(run.tokens <= kBlockTokens * run.page_count);
     const int32_t run_index = static_cast<int32_t>(runs_.size());
     runs_.push_back({&run, format.KHeadBytes(), format.VHead(0), format.VHeadBytes(),
-                     format.KRefine(0), format.VRefine(0), format.PlaneBytes(), BitsOf(run.read_k),
-                     BitsOf(run.read_v)});
+                     format.KRefine(0), format.VRefine(0), format.PlaneBytes(),
+                     CodeBitsOf(run.read_k), CodeBitsOf(run.read_v)});
     const int32_t pages = std::min(run.page_count, BlocksForTokens(run.tokens));
     for (int32_t i = 0; i < pages; ++i) {
       const int32_t block = run.first_block + i;

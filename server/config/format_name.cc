@@ -11,18 +11,6 @@
 namespace strata {
 namespace {
 
-int Bits(KvKind kind) {
-  switch (kind) {
-    case KvKind::kF16:
-      return 16;
-    case KvKind::kI4:
-      return 4;
-    case KvKind::kI2:
-      return 2;
-  }
-  return 0;
-}
-
 std::optional<KvKind> KindOfBits(absl::string_view bits) {
   if (bits == "16") return KvKind::kF16;
   if (bits == "4") return KvKind::kI4;
@@ -33,8 +21,8 @@ std::optional<KvKind> KindOfBits(absl::string_view bits) {
 }  // namespace
 
 std::string FormatName(const TensorKinds& kinds) {
-  if (kinds.k != kinds.v) return absl::StrCat("k", Bits(kinds.k), "v", Bits(kinds.v));
-  return kinds.k == KvKind::kF16 ? "f16" : absl::StrCat("i", Bits(kinds.k));
+  if (kinds.k != kinds.v) return absl::StrCat("k", BitsOf(kinds.k), "v", BitsOf(kinds.v));
+  return kinds.k == KvKind::kF16 ? "f16" : absl::StrCat("i", BitsOf(kinds.k));
 }
 
 absl::StatusOr<TensorKinds> ParseFormatName(absl::string_view name) {

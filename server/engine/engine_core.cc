@@ -62,7 +62,7 @@ void EngineCore::Submit(Submission submission) {
   if (request.received == Clock::TimePoint{}) request.received = clock_->Now();
   absl::StatusOr<RequestTerms> terms = SettleTerms(request, terms_);
   absl::Status status = terms.ok() ? CheckCapacity(*terms, cache_->options(), empty_cache_)
-                                   : std::move(terms).status();
+                                   : terms.status();
   if (!status.ok()) {
     gauges_->waiting.fetch_sub(1, std::memory_order_relaxed);
     return Refuse(std::move(submission.sink), std::move(status));

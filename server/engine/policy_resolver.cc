@@ -13,23 +13,10 @@ namespace {
 
 constexpr int32_t kCompactWarmPieces = 2;
 
-// Bits of a value, by which kinds compare: a floor asks for at least so many.
-int Bits(KvKind kind) {
-  switch (kind) {
-    case KvKind::kF16:
-      return 16;
-    case KvKind::kI4:
-      return 4;
-    case KvKind::kI2:
-      return 2;
-  }
-  return 0;
-}
-
 // The fewest bits that any tensor of a tier is read at.
 int TierBits(const std::vector<TensorKinds>& layers) {
   int bits = 16;
-  for (const TensorKinds& kinds : layers) bits = std::min({bits, Bits(kinds.k), Bits(kinds.v)});
+  for (const TensorKinds& kinds : layers) bits = std::min({bits, BitsOf(kinds.k), BitsOf(kinds.v)});
   return bits;
 }
 
@@ -78,13 +65,13 @@ PositionalPolicy PresetPolicy(PolicyPreset preset, const PositionalPolicy& balan
 absl::StatusOr<PositionalPolicy> ApplyFloor(KvKind floor, const TierOptions& tiers,
                                             PositionalPolicy policy) {
   const int warm_bits = TierBits(tiers.formats.warm);
-  if (Bits(floor) <= std::min(warm_bits, TierBits(tiers.formats.cold))) return policy;
-  if (Bits(floor) <= warm_bits) {
+  if (BitsOf(floor) <= std::min(warm_bits, TierBits(tiers.formats.cold))) return policy;
+  if (BitsOf(floor) <= warm_bits) {
     policy.warm_blocks = PositionalPolicy::kUnlimited;
     return policy;
   }
   if (floor != KvKind::kF16) {
-    return absl::InvalidArgumentError(absl::StrCat("kv_policy.min_format asks for ", Bits(floor),
+    return absl::InvalidArgumentError(absl::StrCat("kv_policy.min_format asks for ", BitsOf(floor),
                                                    " bits, but the warm tier stores ", warm_bits,
                                                    ": ask for F16 or for at most that"));
   }

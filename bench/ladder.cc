@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -73,6 +75,18 @@ absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
   ladder.cold = kinds;
   ladder.warm = kinds;
   return ladder;
+}
+
+absl::StatusOr<SequenceHandle> AdmitWhenFree(TieredCache* cache, const PositionalPolicy& policy) {
+  constexpr std::chrono::seconds kPatience{30};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    cache->Poll();
+    auto sequence = cache->Admit(cache->options().max_context, policy);
+    const bool full = sequence.status().code() == absl::StatusCode::kResourceExhausted;
+    if (!full || std::chrono::steady_clock::now() > deadline) return sequence;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 double MeanBits(const SequenceUsage& usage) {

@@ -42,6 +42,9 @@ absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
                                                              const Ladder& ladder,
                                                              const LadderCacheOptions& options);
 
+// Admits a sequence as long as the cache, once the records of an earlier one are erased from disk.
+absl::StatusOr<SequenceHandle> AdmitWhenFree(TieredCache* cache, const PositionalPolicy& policy);
+
 // Bits a value over everything the sequence holds, weighted by tokens.
 double MeanBits(const SequenceUsage& usage);
 

@@ -100,8 +100,7 @@ class Lane {
   }
 
   absl::Status Begin() {
-    STRATA_ASSIGN_OR_RETURN(sequence_,
-                            cache_->Admit(cache_->options().max_context, ladder_.policy));
+    STRATA_ASSIGN_OR_RETURN(sequence_, bench::AdmitWhenFree(cache_.get(), ladder_.policy));
     runner_ = std::make_unique<SequenceRunner>(model_, cache_.get(), sequence_);
     return absl::OkStatus();
   }

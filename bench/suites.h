@@ -19,7 +19,7 @@ struct BenchOptions {
   std::string cold_dir = "/tmp";
   int threads = 0;
   int runs = 7;                // timed repetitions; the median is reported
-  int32_t decode_tokens = 24;  // tokens of one timed decode run
+  int32_t decode_tokens = 16;  // tokens of one timed decode run
   int32_t query_heads = 9, kv_heads = 3, head_dim = 64;  // attend, codec
   int64_t attend_tokens = 1 << 20;          // attend: tokens of one layer, beyond every cache
   int64_t cold_bytes = int64_t{512} << 20;  // cold-io

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/attention.h"
+#include "kernels/cuda/attention_launch.h"
+
+namespace strata::cuda {
+
+// The lists of one layer's attention (attention_launch.h says what each is). Pages keep the
+// pointers of the runs: whoever launches has made the runs of addresses that the device can read.
+struct AttentionLists {
+  std::vector<AttentionPage> pages;
+  std::vector<AttentionSplit> splits;
+  std::vector<AttentionWork> work;  // narrow_count narrow ones, then the wide ones
+  std::vector<AttentionTile> tiles;
+  std::vector<AttentionLayout> layouts;  // at most kAttentionLayoutsMax
+  int32_t narrow_count = 0;
+  int32_t state_count = 0;
+};
+
+// States that any plan for so many rows needs at least.
+constexpr int64_t AttentionStatesMin(int64_t rows, int query_heads) { return rows * query_heads; }
+
+// Cuts attention over `sequences` into tiles, splits and work, with at most `state_limit` states
+// (at least AttentionStatesMin of all rows). A pure function; buffers are reused. CHECKs that the
+// runs fit the shape and that pages which are read as I4 have their REFINE region.
+//
+// Invariants. 1: a split ends where block / kAttentionSplitBlocks changes, and a page's warp is its
+// block's: the order of arithmetic of a query follows from its own sequence's runs, not from other
+// sequences, rows or devices, nor from the limit. 2: a page with no token to see is left out, which
+// changes no bits. 3: every row of every sequence is in a tile.
+void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequence> sequences,
+                   int64_t state_limit, AttentionLists* lists);
+
+// 512 tokens, two pages a warp: at 16k tokens and eight KV heads there are enough blocks for every
+// multiprocessor, and the states of eight queries are 1/18 of the bytes of a split's I4 pages.
+inline constexpr int32_t kAttentionSplitBlocks = 8;
+// Only runs that overlap (skip masks) have more than kAttentionSplitBlocks pages in a split.
+inline constexpr int32_t kAttentionSplitPagesMax = 64;
+
+}  // namespace strata::cuda

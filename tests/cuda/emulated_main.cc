@@ -1,0 +1,89 @@
+// Runs the kernel tests on the executor:
+//
+//   cuda_test [--schedule=forward|reverse|random:SEED|random*N] [--streams=eager|lazy:SEED|lazy*N]
+//   [GTEST_FLAG...]
+//
+// "random*10" runs everything ten times, with seeds 1 to 10. The last line says how much ran.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "tests/cuda/executor/control.h"
+
+namespace {
+
+// A mode for each iteration: "random*10" gives "random:1" to "random:10".
+class Mode {
+ public:
+  explicit Mode(std::string text) : text_(std::move(text)) {
+    const size_t star = text_.find('*');
+    if (star == std::string::npos) return;
+    repeats_ = std::atoi(&text_[star + 1]);
+    text_.resize(star);
+  }
+  int repeats() const { return repeats_; }
+  std::string At(int iteration) const {
+    return repeats_ == 0 ? text_ : text_ + ":" + std::to_string(iteration + 1);
+  }
+
+ private:
+  std::string text_;
+  int repeats_ = 0;
+};
+
+class Modes : public testing::EmptyTestEventListener {
+ public:
+  Modes(Mode schedule, Mode streams)
+      : schedule_(std::move(schedule)), streams_(std::move(streams)) {}
+
+  void OnTestIterationStart(const testing::UnitTest&, int iteration) override {
+    const std::string schedule = schedule_.At(iteration), streams = streams_.At(iteration);
+    if (!executor::SetSchedule(schedule) || !executor::SetStreams(streams)) {
+      std::fprintf(stderr, "unknown mode: %s, %s\n", schedule.c_str(), streams.c_str());
+      std::exit(2);
+    }
+    std::printf("schedule %s, streams %s\n", schedule.c_str(), streams.c_str());
+  }
+  void OnTestEnd(const testing::TestInfo& info) override {
+    if (info.result()->Passed()) ++passed_;
+  }
+  int passed() const { return passed_; }
+
+ private:
+  const Mode schedule_, streams_;
+  int passed_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  std::string schedule = "forward", streams = "eager";
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind("--schedule=", 0) == 0) {
+      schedule = argument.substr(11);
+    } else if (argument.rfind("--streams=", 0) == 0) {
+      streams = argument.substr(10);
+    } else {
+      std::fprintf(stderr, "unknown argument: %s\n", argv[i]);
+      return 2;
+    }
+  }
+  const Mode schedule_mode(schedule), streams_mode(streams);
+  const int repeats = std::max(schedule_mode.repeats(), streams_mode.repeats());
+  if (repeats > 0) GTEST_FLAG_SET(repeat, repeats);
+  auto* modes = new Modes(schedule_mode, streams_mode);  // the listeners' list owns it
+  testing::UnitTest::GetInstance()->listeners().Append(modes);
+  const int result = RUN_ALL_TESTS();
+  const executor::Stats stats = executor::GetStats();
+  std::printf("%d tests passed on the executor: %llu launches, %llu blocks, %llu threads\n",
+              modes->passed(), static_cast<unsigned long long>(stats.launches),
+              static_cast<unsigned long long>(stats.blocks),
+              static_cast<unsigned long long>(stats.threads));
+  return modes->passed() == 0 ? 1 : result;
+}

@@ -86,11 +86,11 @@ absl::Status SamplingParams::Validate(int32_t vocab_size) const {
 }
 
 SampledToken Sampler::Sample(const SamplingParams& params, const SamplingState& state,
-                             absl::Span<const float> logits) {
+                             absl::Span<const float> logits, bool with_logprob) {
   STRATA_CHECK(!logits.empty());
   Adjust(params, state, logits);
   const int32_t id = Choose(params, state);
-  return {id, LogProbability(logits, id)};
+  return {id, with_logprob ? LogProbability(logits, id) : 0.0f};
 }
 
 void Sampler::Adjust(const SamplingParams& params, const SamplingState& state,

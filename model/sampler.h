@@ -60,9 +60,10 @@ struct SampledToken {
 // is neither banned nor suppressed is taken (0 when there is none).
 class Sampler {
  public:
-  // `params` is valid for logits.size() tokens; `logits` is not empty.
+  // `params` is valid for logits.size() tokens; `logits` is not empty. Without `with_logprob` the
+  // log probability is 0: it takes an exponential for every token of the vocabulary.
   SampledToken Sample(const SamplingParams& params, const SamplingState& state,
-                      absl::Span<const float> logits);
+                      absl::Span<const float> logits, bool with_logprob = true);
 
  private:
   struct Candidate {

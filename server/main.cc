@@ -154,8 +154,9 @@ absl::Status Application::Load() {
       DeriveTierOptions(options_, facts, ReadMachine(options_.cache.cold_path)));
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<TieredCache> cache,
                           TieredCache::Create(tiers, backend_.codec.get()));
-  STRATA_ASSIGN_OR_RETURN(engine_, Engine::Create(DeriveEngineOptions(options_, tiers),
-                                                  model_.get(), std::move(cache), Clock::Real()));
+  STRATA_ASSIGN_OR_RETURN(
+      engine_, Engine::Create(DeriveEngineOptions(options_, tiers), model_.get(), std::move(cache),
+                              Clock::Real(), backend_.pool.get()));
   LogPlan();
   if (http_ != nullptr) {
     engine_metrics_ = std::make_shared<EngineMetrics>(engine_.get(), Labels());

@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kIdlePauseMax{1000};
 class ThreadedEngine final : public Engine {
  public:
   ThreadedEngine(EngineOptions options, PositionalPolicy default_policy, Model* model,
-                 std::unique_ptr<TieredCache> cache, const Clock* clock)
+                 std::unique_ptr<TieredCache> cache, const Clock* clock, ThreadPool* pool)
       : options_(std::move(options)),
         default_policy_(default_policy),
         cache_(std::move(cache)),
@@ -37,6 +37,7 @@ class ThreadedEngine final : public Engine {
                .model = model,
                .cache = cache_.get(),
                .clock = clock,
+               .pool = pool,
                .gauges = &gauges_,
                .publish =
                    [this](std::shared_ptr<const EngineSnapshot> snapshot) {
@@ -221,7 +222,7 @@ int32_t ContextMax(const EngineOptions& options, const Model& model, const TierO
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, Model* model,
                                                        std::unique_ptr<TieredCache> cache,
-                                                       const Clock* clock) {
+                                                       const Clock* clock, ThreadPool* pool) {
   STRATA_RETURN_IF_ERROR(CheckOptions(options, *model, cache->options()));
   EngineOptions resolved = options;
   resolved.max_context = ContextMax(options, *model, cache->options());
@@ -229,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                       ? *options.default_policy
                                       : TieredCache::DefaultPolicy(cache->options());
   return std::make_unique<ThreadedEngine>(std::move(resolved), policy, model, std::move(cache),
-                                          clock);
+                                          clock, pool);
 }
 
 }  // namespace strata

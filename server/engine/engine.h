@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/thread_pool.h"
 #include "model/model.h"
 #include "server/engine/request.h"
 #include "tiering/tiered_cache.h"
@@ -61,9 +62,12 @@ struct EngineSnapshot {
 // Runs requests: one loop on one thread of its own that owns cache, scheduler and sequences.
 class Engine {
  public:
+  // Everything borrowed must outlive the engine. `pool`: the backend's, idle between forward
+  // passes; null where it has none.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, Model* model,
                                                         std::unique_ptr<TieredCache> cache,
-                                                        const Clock* clock);
+                                                        const Clock* clock,
+                                                        ThreadPool* pool = nullptr);
   virtual ~Engine() = default;  // cancels what still runs
 
   // Any thread. Queues the request; returns a ticket for Cancel. The sink gets every outcome, on

@@ -39,7 +39,8 @@ EngineCore::EngineCore(Parts parts)
       publish_(std::move(parts.publish)),
       limits_(LimitsOf(options_, cache_->options())),
       totals_(EmptyEngineSnapshot()),
-      batch_(options_.max_batch_tokens, options_.max_sequences, model_->config().vocab_size) {
+      batch_(options_.max_batch_tokens, options_.max_sequences, model_->config().vocab_size),
+      sampler_(parts.pool) {
   STRATA_CHECK(limits_.Validate().ok());
   terms_ = {.tokenizer = &model_->tokenizer(),
             .vocab_size = model_->config().vocab_size,
@@ -61,8 +62,8 @@ void EngineCore::Submit(Submission submission) {
   Request& request = submission.request;
   if (request.received == Clock::TimePoint{}) request.received = clock_->Now();
   absl::StatusOr<RequestTerms> terms = SettleTerms(request, terms_);
-  absl::Status status = terms.ok() ? CheckCapacity(*terms, cache_->options(), empty_cache_)
-                                   : terms.status();
+  absl::Status status =
+      terms.ok() ? CheckCapacity(*terms, cache_->options(), empty_cache_) : terms.status();
   if (!status.ok()) {
     gauges_->waiting.fetch_sub(1, std::memory_order_relaxed);
     return Refuse(std::move(submission.sink), std::move(status));
@@ -367,10 +368,11 @@ void EngineCore::TakeResults(Clock::TimePoint started) {
     Sequence* sequence = entry.sequence;
     totals_.prompt_tokens += static_cast<uint64_t>(sequence->Advance(entry.tokens));
     ReportPrefill(sequence);
-    if (entry.logits_index < 0) continue;
-    const SampledToken token = sampler_.Sample(sequence->request().sampling,
-                                               sequence->sampling_state(), batch_.LogitsOf(entry));
-    TakeToken(sequence, token, now);
+  }
+  const absl::Span<const SampledToken> tokens = sampler_.Draw(batch_);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const StepBatch::Entry& entry = batch_.entries()[i];
+    if (entry.logits_index >= 0) TakeToken(entry.sequence, tokens[i], now);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "server/engine/scheduler.h"
 #include "server/engine/sequence.h"
 #include "server/engine/step_batch.h"
+#include "server/engine/step_sampler.h"
 #include "tiering/tiered_cache.h"
 
 namespace strata {
@@ -53,6 +54,7 @@ class EngineCore {
     Model* model = nullptr;
     TieredCache* cache = nullptr;
     const Clock* clock = nullptr;
+    ThreadPool* pool = nullptr;  // for sampling; may be null
     EngineGauges* gauges = nullptr;
     Publisher publish;
   };
@@ -141,7 +143,7 @@ class EngineCore {
   StepPlan plan_;
   std::vector<PlannedTokens> planned_;
   StepBatch batch_;
-  Sampler sampler_;
+  StepSampler sampler_;
 };
 
 }  // namespace strata

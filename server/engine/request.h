@@ -58,6 +58,7 @@ struct Request {
   PolicyRequest policy;
   bool skip_special_tokens = true;
   bool detokenize = true;
+  bool logprobs = true;                            // of the tokens drawn; else they are 0
   int32_t stream_interval = 1;                     // tokens a Delta, at least
   std::optional<Clock::TimePoint> deadline;        // DEADLINE_EXCEEDED after it
   std::optional<Clock::TimePoint> queue_deadline;  // RESOURCE_EXHAUSTED if still waiting then

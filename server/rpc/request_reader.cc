@@ -153,7 +153,7 @@ void Reader::ReadStop(const v1::StopParams& message, StopCriteria* stop) {
 }
 
 void Reader::ReadOutput(const v1::OutputParams& message, ParsedRequest* parsed) {
-  parsed->output.logprobs = message.has_logprobs();
+  parsed->output.logprobs = parsed->request.logprobs = message.has_logprobs();
   parsed->output.return_token_ids = message.return_token_ids();
   if (message.has_cache_stats()) parsed->output.cache_stats = message.cache_stats();
   parsed->output.progress = message.progress();

@@ -19,6 +19,7 @@ class CoreHarness {
   struct Options {
     EngineOptions engine;
     FakeCacheOptions cache;
+    ThreadPool* pool = nullptr;
     Options() {
       engine.max_sequences = 16;
       engine.max_batch_tokens = 160;
@@ -34,6 +35,7 @@ class CoreHarness {
               .model = &model,
               .cache = &cache,
               .clock = &clock,
+              .pool = options.pool,
               .gauges = &gauges,
               .publish = [this](auto published) { snapshot = std::move(published); }}) {}
   ~CoreHarness() { core.CancelAll(); }

@@ -204,6 +204,39 @@ TEST(GenerationTest, SamplingFollowsTheSeedAndNotTheCompany) {
   EXPECT_EQ(other.sink->tokens, FakeModel::Continue(Prompt(300), 40));
 }
 
+TEST(GenerationTest, DrawsOnManyThreadsAreTheDrawsOfOne) {
+  ThreadPool pool(4);
+  CoreHarness::Options options;
+  options.pool = &pool;
+  CoreHarness harness(options);
+  std::vector<Request> requests;
+  std::vector<CoreHarness::Running> together;
+  for (int32_t i = 0; i < 16; ++i) {
+    Request request = CoreHarness::Plain(Prompt(5 + i), 40);
+    request.sampling.temperature = 0.5f + 0.1f * static_cast<float>(i);
+    request.sampling.top_p = i % 2 == 0 ? 0.9f : 1.0f;
+    request.sampling.frequency_penalty = i % 3 == 0 ? 0.5f : 0.0f;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    requests.push_back(request);
+    together.push_back(harness.Submit(request));
+  }
+  ASSERT_TRUE(harness.RunUntilIdle());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    CoreHarness alone;
+    EXPECT_EQ(together[i].sink->tokens, alone.Run(requests[i])->tokens) << i;
+  }
+}
+
+TEST(GenerationTest, LogProbabilitiesThatNobodyWantsAreZero) {
+  CoreHarness harness;
+  Request request = CoreHarness::Plain(Prompt(9), 5);
+  request.logprobs = false;
+  const auto sink = harness.Run(request);
+  ASSERT_EQ(sink->sampled.size(), 5u);
+  EXPECT_EQ(sink->tokens, FakeModel::Continue(Prompt(9), 5));
+  for (const SampledToken& token : sink->sampled) EXPECT_EQ(token.logprob, 0.0f);
+}
+
 TEST(GenerationTest, DeltasCarryLogProbabilities) {
   CoreHarness harness;
   const auto sink = harness.Run(CoreHarness::Plain(Prompt(9), 5));

@@ -61,7 +61,7 @@ class IntegrationTest : public ::testing::Test {
     model_ = *std::move(model);
   }
 
-  // Pieces of one block, and room for eight sequences of 1024 tokens under any policy.
+  // Pieces of one block, and room for all sequences, of 1024 tokens each, under any policy.
   TierOptions Tiers(TensorKinds warm, TensorKinds cold) const {
     TierOptions tiers;
     tiers.geometry = model_->config().Geometry();
@@ -69,13 +69,13 @@ class IntegrationTest : public ::testing::Test {
     tiers.model_fingerprint = model_->fingerprint();
     tiers.basis_hash = model_->basis().Hash();
     tiers.piece_tokens = 64;
-    tiers.max_sequences = 8;
+    tiers.max_sequences = sequences_;
     tiers.max_context = 1024;
     const auto block_bytes = TieredCache::BlockBytes(tiers);
-    constexpr size_t kBlocks = 8 * 16;
-    tiers.hot_bytes = kBlocks * block_bytes[0] + (4 << 20);
-    tiers.warm_bytes = kBlocks * block_bytes[1] + (4 << 20);
-    tiers.cold_bytes = kBlocks * (block_bytes[2] + 4096) + (4 << 20);
+    const size_t blocks = size_t{16} * sequences_;
+    tiers.hot_bytes = blocks * block_bytes[0] + (4 << 20);
+    tiers.warm_bytes = blocks * block_bytes[1] + (4 << 20);
+    tiers.cold_bytes = blocks * (block_bytes[2] + 4096) + (4 << 20);
     tiers.staging_bytes = 4 * tiers.cold_bytes;
     tiers.cold_path = directory_ + "/cold";
     return tiers;
@@ -89,7 +89,7 @@ class IntegrationTest : public ::testing::Test {
     auto cache = TieredCache::Create(tiers, backend_->codec.get());
     ASSERT_TRUE(cache.ok()) << cache.status();
     EngineOptions options;
-    options.max_sequences = 8;
+    options.max_sequences = sequences_;
     options.max_batch_tokens = 160;
     options.default_policy = policy;
     options.recomputes_max = 50;
@@ -133,6 +133,7 @@ class IntegrationTest : public ::testing::Test {
   }
 
   const std::string directory_;
+  int32_t sequences_ = 8;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
@@ -290,7 +291,7 @@ TEST_F(IntegrationTest, CancelledRequestsLeaveEveryTierEmpty) {
 }
 
 // The default model, where it is at hand.
-TEST_F(IntegrationTest, TheDefaultModelGivesTheSameTokensAloneAndAmongOthers) {
+TEST_F(IntegrationTest, TheDefaultModelGivesTheSameTokensAloneAndAmongSixteenOthers) {
   const char* set = std::getenv("STRATA_TEST_MODEL");
   const char* home = std::getenv("HOME");
   const std::string path =
@@ -299,6 +300,7 @@ TEST_F(IntegrationTest, TheDefaultModelGivesTheSameTokensAloneAndAmongOthers) {
                                     "/.cache/strata/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no model at " << path;
   Load(path);
+  sequences_ = 17;
   Start(Ladder(), kNarrow);
   const auto spans = model_->tokenizer().Encode(
       "The lighthouse keeper wrote one line a day. Today the line was about the storm, "
@@ -313,10 +315,20 @@ TEST_F(IntegrationTest, TheDefaultModelGivesTheSameTokensAloneAndAmongOthers) {
   const auto alone = Run(request);
   EXPECT_GT(alone->finished->usage.tokens[2], 0);
   EXPECT_FALSE(alone->text.empty());
-  const auto other = Submit(Make(90, 30, 1));
-  const auto among = Submit(request);
-  const auto third = Submit(Make(20, 30, 2));
-  for (const auto& sink : {other, among, third}) sink->AwaitEnd();
+  // Of many lengths, so that steps mix prefill pieces and decodes, and all of them run at once.
+  std::vector<std::shared_ptr<RecordingSink>> others;
+  std::shared_ptr<RecordingSink> among;
+  for (uint32_t i = 0; i < 16; ++i) {
+    others.push_back(Submit(Make(3 + 8 * static_cast<int32_t>(i), 60 - 2 * i, i + 1)));
+    if (i == 7) among = Submit(request);
+  }
+  uint64_t most_running = 0;
+  while (engine_->InFlight() > 0) {
+    most_running = std::max(most_running, engine_->Snapshot()->running);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  among->AwaitEnd();
+  EXPECT_EQ(most_running, 17u);
   EXPECT_EQ(among->tokens, alone->tokens);
   EXPECT_EQ(among->text, alone->text);
   ExpectBaseline();

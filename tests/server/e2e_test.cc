@@ -72,16 +72,19 @@ class Process {
   void Signal(int signal) { kill(pid_, signal); }
   // The exit status; 128 + N for a death by signal N, -1 if it does not end.
   int Wait() {
-    int status = 0;
-    if (!WaitFor([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (!WaitFor([&] { return Ended(); })) return -1;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+  bool Ended() {
+    if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
+    return pid_ == 0;
   }
   std::string out() const { return ReadFile(out_); }
   std::string err() const { return ReadFile(err_); }
 
  private:
-  pid_t pid_ = -1;
+  pid_t pid_ = -1;  // 0 once it has ended
+  int status_ = 0;
   std::string out_;
   std::string err_;
 };
@@ -117,12 +120,16 @@ class EndToEndTest : public testing::Test {
   void Serve(std::vector<std::string> options = {}) {
     options.push_back("--model=" + Path("tiny.gguf"));
     server_ = Launch(options);
-    const bool ready = WaitFor([&] {
+    bool ready = false;
+    const auto ready_or_gone = [&] {
+      if (server_->Ended()) return true;
       std::ifstream file(Path("address"));
       if (!(file >> address_ >> http_)) return false;
       const auto answer = httplib::Client("http://" + http_).Get("/readyz");
-      return answer && answer->status == 200;
-    });
+      ready = answer && answer->status == 200;
+      return ready;
+    };
+    WaitFor(ready_or_gone);
     ASSERT_TRUE(ready) << server_->err();
   }
   std::unique_ptr<Process> Start(std::vector<std::string> arguments) {

@@ -35,8 +35,8 @@ struct Identity {
   uint32_t head_dim = 0;
   uint64_t model_fingerprint = 0;
   uint64_t basis_hash = 0;
-  uint32_t unit_bytes = 0;   // argument of RecordLayout
-  uint32_t keep_refine = 0;  // 0 or 1
+  uint32_t unit_bytes = 0;  // argument of RecordLayout
+  uint32_t reserved = 0;
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 static_assert(sizeof(Identity) == 40);
@@ -73,7 +73,7 @@ struct Descriptor {
   std::array<LayerKinds, kLayersMax> source{};  // precision the content once had (D5)
   std::array<LayerKinds, kLayersMax> kinds{};
   std::array<uint32_t, kGroupsMax> group_crc{};
-  uint32_t refine_crc = 0;  // of the kept REFINE group
+  uint32_t reserved = 0;
   // Reserved for prefix reuse, zero: hash chain over the tokens up to this block, and whose.
   std::array<uint8_t, 32> chain_key{};
   std::array<uint8_t, 32> salt_hash{};

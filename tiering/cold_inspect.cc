@@ -63,9 +63,8 @@ absl::StatusOr<RecordLayout> LayoutOf(const Superblock& superblock, const std::s
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a Strata cold store of this version, or is damaged"));
   }
-  const RecordLayout layout(PageFormats(geometry, Layers(superblock.warm, id.layers)),
-                            PageFormats(geometry, Layers(superblock.cold, id.layers)),
-                            id.unit_bytes, id.keep_refine != 0);
+  const RecordLayout layout(PageFormats(geometry, Layers(superblock.cold, id.layers)),
+                            id.unit_bytes);
   if (layout.bytes() != superblock.record_bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " has records of ", superblock.record_bytes, " bytes, not ", layout.bytes()));
@@ -78,9 +77,7 @@ bool DataIntact(const RecordLayout& layout, const Descriptor& descriptor, const 
     const RecordLayout::Group& group = layout.group(i);
     if (Crc32c(0, record + group.offset, group.bytes) != descriptor.group_crc[i]) return false;
   }
-  const RecordLayout::Group& refine = layout.refine_group();
-  return refine.bytes == 0 ||
-         Crc32c(0, record + refine.offset, refine.bytes) == descriptor.refine_crc;
+  return true;
 }
 
 }  // namespace

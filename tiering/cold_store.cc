@@ -130,10 +130,6 @@ void ColdStore::FillDescriptor(WriteOp* op) {
     const RecordLayout::Group& group = layout_.group(i);
     descriptor->group_crc[i] = Crc32c(0, op->buffer.data() + group.offset, group.bytes);
   }
-  const RecordLayout::Group& refine = layout_.refine_group();
-  if (refine.bytes > 0) {
-    descriptor->refine_crc = Crc32c(0, op->buffer.data() + refine.offset, refine.bytes);
-  }
   descriptor->crc = cold_file::SectorCrc(descriptor);
 }
 

@@ -1,7 +1,5 @@
 #include "tiering/record_gather.h"
 
-#include <cstring>
-
 #include "kernels/page_codec.h"
 
 namespace strata {
@@ -13,10 +11,6 @@ void GatherRecord(const BlockLayout& warm, const RecordLayout& layout, const std
     PageCodec::DropPlanes(warm.format(layer), warm.base(slot, layer), warm.refine(slot, layer),
                           layout.format(layer), group + layout.base_in_group(layer),
                           group + layout.refine_in_group(layer));
-    if (layout.kept_refine_bytes(layer) > 0) {
-      std::memcpy(record + layout.refine_group().offset + layout.kept_refine_offset(layer),
-                  warm.refine(slot, layer), layout.kept_refine_bytes(layer));
-    }
   }
 }
 

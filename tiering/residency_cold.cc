@@ -22,7 +22,6 @@ absl::Status Residency::OpenCold(const TierOptions& options) {
   store.identity.model_fingerprint = options.model_fingerprint;
   store.identity.basis_hash = options.basis_hash;
   store.identity.unit_bytes = static_cast<uint32_t>(options.cold_unit_bytes);
-  store.identity.keep_refine = options.cold_keep_refine ? 1 : 0;
   store.formats = options.formats;
   store.layout = &plan_.record;
   store.io_engine = options.io_engine;

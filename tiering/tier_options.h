@@ -43,7 +43,6 @@ struct TierOptions {
   size_t staging_bytes = 0;  // DRAM beside warm_bytes for the cold tier: pages on their way to
                              // attention, write buffers, bookkeeping of records
   std::string cold_path;     // file of the cold store; required when cold_bytes > 0
-  bool cold_keep_refine = false;  // also write the lo planes
 
   int32_t piece_tokens = 256;         // prefill piece; a multiple of 64
   int32_t max_sequences = 16;         // admitted at once

@@ -57,8 +57,8 @@ TierPlan TierPlan::Make(const TierOptions& options) {
   plan.hot =
       BlockLayout(PageFormats(options.geometry, std::vector<TensorKinds>(options.geometry.layers)));
   plan.warm = BlockLayout(warm);
-  plan.record = RecordLayout(warm, PageFormats(options.geometry, options.formats.cold),
-                             options.cold_unit_bytes, options.cold_keep_refine);
+  plan.record =
+      RecordLayout(PageFormats(options.geometry, options.formats.cold), options.cold_unit_bytes);
   plan.piece_blocks = options.piece_tokens / kBlockTokens;
   plan.slots[0] = SlotsFor(options.hot_bytes, plan.hot.bytes() + kBytesPerSlot);
   plan.slots[1] = SlotsFor(options.warm_bytes, plan.warm.bytes() + kBytesPerSlot);

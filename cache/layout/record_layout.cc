@@ -15,16 +15,11 @@ size_t RoundUp(size_t bytes) {
 
 }  // namespace
 
-RecordLayout::RecordLayout(const std::vector<PageFormat>& stored, std::vector<PageFormat> kept,
-                           size_t unit_bytes, bool keep_refine)
-    : formats_(std::move(kept)),
+RecordLayout::RecordLayout(std::vector<PageFormat> formats, size_t unit_bytes)
+    : formats_(std::move(formats)),
       group_of_layer_(formats_.size()),
-      offset_in_group_(formats_.size()),
-      kept_refine_bytes_(formats_.size(), 0),
-      kept_refine_offset_(formats_.size(), 0) {
-  STRATA_CHECK(stored.size() == formats_.size());
+      offset_in_group_(formats_.size()) {
   PackGroups(unit_bytes);
-  if (keep_refine) PackRefine(stored);
 }
 
 // As many groups as whole units fit, of nearly equal bytes: staging slots have the size of the
@@ -55,18 +50,6 @@ void RecordLayout::PackGroups(size_t unit_bytes) {
     bytes_ += group.bytes;
     largest_group_bytes_ = std::max(largest_group_bytes_, group.bytes);
   }
-}
-
-void RecordLayout::PackRefine(const std::vector<PageFormat>& stored) {
-  size_t offset = 0;
-  for (int32_t layer = 0; layer < layers(); ++layer) {
-    if (stored[layer].RefineBytes() == formats_[layer].RefineBytes()) continue;
-    kept_refine_bytes_[layer] = stored[layer].RefineBytes();
-    kept_refine_offset_[layer] = offset;
-    offset += kept_refine_bytes_[layer];
-  }
-  refine_group_ = {0, layers(), bytes_, RoundUp(offset)};
-  bytes_ += refine_group_.bytes;
 }
 
 }  // namespace strata

@@ -10,9 +10,7 @@ namespace strata {
 
 // How a block lies in a record on disk. Layers are packed into groups of about `unit_bytes`, so
 // that one read brings several pages: a read of a single small page costs the disk as much as one
-// of 64 KiB. Groups start at multiples of 4 KiB (O_DIRECT) and are padded with zeros. What
-// `keep_refine` adds (the lo planes that the cold kinds do not read) follows in one last group that
-// attention never reads.
+// of 64 KiB. Groups start at multiples of 4 KiB (O_DIRECT) and are padded with zeros.
 //   R1: groups partition the layers, in order. R2: groups are disjoint, 4 KiB-aligned and cover the
 //   record. R3: a pure function of its arguments: it is part of the store's format.
 class RecordLayout {
@@ -28,15 +26,11 @@ class RecordLayout {
   };
 
   RecordLayout() = default;
-  // `stored` are the formats of the tier above (what DropPlanes starts from), `kept` those of the
-  // record; the same number of layers.
-  RecordLayout(const std::vector<PageFormat>& stored, std::vector<PageFormat> kept,
-               size_t unit_bytes, bool keep_refine);
+  RecordLayout(std::vector<PageFormat> formats, size_t unit_bytes);
 
   int32_t layers() const { return static_cast<int32_t>(formats_.size()); }
   const PageFormat& format(int32_t layer) const { return formats_[layer]; }
 
-  // Groups that attention reads.
   int32_t groups() const { return static_cast<int32_t>(groups_.size()); }
   const Group& group(int32_t index) const { return groups_[index]; }
   int32_t group_of_layer(int32_t layer) const { return group_of_layer_[layer]; }
@@ -47,27 +41,16 @@ class RecordLayout {
   }
   size_t largest_group_bytes() const { return largest_group_bytes_; }
 
-  // The kept REFINE group; bytes == 0 when there is none.
-  const Group& refine_group() const { return refine_group_; }
-  // Bytes and offset in the refine group of a layer's whole REFINE region as stored; 0 bytes where
-  // the record's own format already has all of it.
-  size_t kept_refine_bytes(int32_t layer) const { return kept_refine_bytes_[layer]; }
-  size_t kept_refine_offset(int32_t layer) const { return kept_refine_offset_[layer]; }
-
   // Bytes of a record, padding included.
   size_t bytes() const { return bytes_; }
 
  private:
   void PackGroups(size_t unit_bytes);
-  void PackRefine(const std::vector<PageFormat>& stored);
 
   std::vector<PageFormat> formats_;
   std::vector<Group> groups_;
   std::vector<int32_t> group_of_layer_;
   std::vector<size_t> offset_in_group_;
-  std::vector<size_t> kept_refine_bytes_;
-  std::vector<size_t> kept_refine_offset_;
-  Group refine_group_;
   size_t largest_group_bytes_ = 0;
   size_t bytes_ = 0;
 };

@@ -133,7 +133,6 @@ absl::StatusOr<TierOptions> DeriveTierOptions(const ServerOptions& options, cons
                                                    model.context_length, " tokens"));
   }
   tiers.cold_path = cache.cold_path;
-  tiers.cold_keep_refine = cache.cold_keep_refine;
   tiers.piece_tokens = cache.piece_tokens;
   tiers.io_engine = cache.io_engine;
   tiers.io_depth_max = cache.io_depth;

@@ -215,11 +215,6 @@ void AddTiers(Builder* table) {
   table->Text(
       {"cold-path", "FILE", "The file of the cold tier. Empty: no cold tier."},
       [](ServerOptions & o) -> auto& { return o.cache.cold_path; });
-  table->Switch(
-      {"cold-keep-refine", "",
-       "Also write the lower planes of cold pages: more disk, nothing lost against "
-       "warm."},
-      [](ServerOptions & o) -> auto& { return o.cache.cold_keep_refine; });
 }
 
 void AddFormats(Builder* table) {

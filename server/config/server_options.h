@@ -47,7 +47,6 @@ struct CacheSection {
   std::optional<uint64_t> cold_bytes;
   std::optional<uint64_t> staging_bytes;
   std::string cold_path;  // file of the cold tier; empty: none
-  bool cold_keep_refine = false;
 
   TensorKinds warm_format{KvKind::kI4, KvKind::kI4};
   TensorKinds cold_format{KvKind::kI2, KvKind::kI2};

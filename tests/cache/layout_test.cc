@@ -48,7 +48,7 @@ int32_t CheckRecord(const RecordLayout& layout) {
     offset += group.bytes;
   }
   EXPECT_EQ(layer, layout.layers());
-  EXPECT_EQ(layout.bytes(), offset + layout.refine_group().bytes);
+  EXPECT_EQ(layout.bytes(), offset);
   return layout.groups();
 }
 
@@ -58,38 +58,25 @@ std::vector<PageFormat> Layers(int32_t count, PageFormat format) {
 
 TEST(RecordLayoutTest, GroupsHoldAtLeastAUnit) {
   // 30 layers of 7,680 bytes: 230,400 are three whole units of 64 KiB.
-  const RecordLayout layout(Layers(30, kK4V4), Layers(30, kK2V2), 64 << 10, false);
+  const RecordLayout layout(Layers(30, kK2V2), 64 << 10);
   EXPECT_EQ(CheckRecord(layout), 3);
   for (int32_t i = 0; i < 3; ++i) EXPECT_GE(layout.group(i).bytes, size_t{64} << 10);
   EXPECT_EQ(layout.largest_group_bytes(), 77824u);  // 10 layers: even
 }
 
 TEST(RecordLayoutTest, SmallBlocksAreOneGroup) {
-  EXPECT_EQ(CheckRecord(RecordLayout(Layers(4, kK4V4), Layers(4, kK2V2), 64 << 10, false)), 1);
+  EXPECT_EQ(CheckRecord(RecordLayout(Layers(4, kK2V2), 64 << 10)), 1);
 }
 
 TEST(RecordLayoutTest, UnevenLayersStillPartition) {
   std::vector<PageFormat> kept = Layers(40, kK2V2);
   for (int32_t layer : {0, 1, 38, 39}) kept[layer] = kK4V4;
   for (size_t unit : {4096u, 10000u, 65536u, 200000u}) {
-    const RecordLayout layout(Layers(40, kK4V4), kept, unit, false);
+    const RecordLayout layout(kept, unit);
     EXPECT_GE(CheckRecord(layout), 1);
   }
-  const RecordLayout many(Layers(512, kK4V4), Layers(512, kK2V2), 4096, false);
+  const RecordLayout many(Layers(512, kK2V2), 4096);
   EXPECT_EQ(CheckRecord(many), RecordLayout::kGroupsMax);
-}
-
-TEST(RecordLayoutTest, KeptRefineFollowsTheGroups) {
-  std::vector<PageFormat> kept = Layers(4, kK2V2);
-  kept[0] = kK4V4;  // has all its planes already
-  kept[1] = kK4V2;
-  const RecordLayout layout(Layers(4, kK4V4), kept, 64 << 10, true);
-  CheckRecord(layout);
-  EXPECT_EQ(layout.kept_refine_bytes(0), 0u);
-  EXPECT_EQ(layout.kept_refine_bytes(1), kK4V4.RefineBytes());
-  EXPECT_EQ(layout.kept_refine_offset(3), 2 * kK4V4.RefineBytes());
-  EXPECT_EQ(layout.refine_group().offset, layout.group(0).bytes);
-  EXPECT_GE(layout.refine_group().bytes, 3 * kK4V4.RefineBytes());
 }
 
 }  // namespace

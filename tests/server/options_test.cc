@@ -106,12 +106,6 @@ TEST(OptionsTest, OptionsAreHeldAgainstEachOther) {
   EXPECT_THAT(ErrorOf({"--cold-layers=2-4:i2,4:i4"}), HasSubstr("overlaps"));
 }
 
-TEST(OptionsTest, ASwitchNeedsNoValue) {
-  EXPECT_TRUE(Load({"--cold-keep-refine"}).cache.cold_keep_refine);
-  EXPECT_FALSE(Load({"--cold-keep-refine=false"}).cache.cold_keep_refine);
-  EXPECT_FALSE(Load({}).cache.cold_keep_refine);
-}
-
 TEST(OptionsTest, SpecialValuesAreUnderstood) {
   const ServerOptions options =
       Load({"--hot-bytes=auto", "--warm-bytes=1.5GiB", "--hot-window=unlimited",
@@ -130,7 +124,7 @@ TEST(OptionsTest, SpecialValuesAreUnderstood) {
 
 TEST(OptionsTest, ThePrintedConfigurationCanBeFedBack) {
   const auto first = LoadOptions({"--model=a b: c.gguf", "--hot-bytes=3MiB", "--warm-window=640",
-                                  "--cold-layers=1-2:i4", "--cold-keep-refine", "--model-name=#x"},
+                                  "--cold-layers=1-2:i4", "--model-name=#x"},
                                  {"STRATA_LOG_LEVEL=warn"});
   ASSERT_TRUE(first.ok()) << first.status();
   const TemporaryFile file(PrintOptions(*first));

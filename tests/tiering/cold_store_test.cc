@@ -289,7 +289,7 @@ TEST_F(ColdStoreTest, GoldenSectors) {
   d.source[0] = {3, 3};
   d.kinds[0] = {4, 4};
   d.group_crc[1] = 0xdeadbeef;
-  d.refine_crc = 0xfeedface;
+  d.reserved = 0xfeedface;
   EXPECT_EQ(cold_file::SectorCrc(&d), 3908859244u);
   EXPECT_EQ(offsetof(cold_format::Descriptor, identity), 24u);
   EXPECT_EQ(offsetof(cold_format::Descriptor, source), 72u);

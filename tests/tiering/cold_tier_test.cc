@@ -143,24 +143,6 @@ TEST_F(ColdTierTest, WhatDoesNotFitStreams) {
   EXPECT_LE(pages, 7 * cold * kLayers);
 }
 
-TEST_F(ColdTierTest, KeptRefineIsOnDiskAndIntact) {
-  SmallBudget budget = Budget();
-  TierOptions options = SmallOptions(budget);
-  const size_t without = TieredCache::BlockBytes(options)[2];
-  options.cold_keep_refine = true;
-  const size_t with = TieredCache::BlockBytes(options)[2];
-  const PageFormat warm{KvKind::kI4, KvKind::kI4, 2, 32};
-  EXPECT_GE(with - without, 10 * warm.RefineBytes());
-  Make(options);
-  CacheDriver::Sequence a = Admit(1, 1300, kPolicy);
-  ASSERT_TRUE(driver_->Grow(&a, 1290).ok());
-  cache_->WaitUntilIdle();
-  const auto disk = ColdStore::Inspect(file_.path(), true);
-  EXPECT_EQ(disk->records, 14u);
-  EXPECT_EQ(disk->damaged_records, 0u);
-  EXPECT_EQ(disk->bytes, 14 * with);
-}
-
 TEST_F(ColdTierTest, WriteRateIsObeyed) {
   TierOptions options = SmallOptions(Budget());
   options.disk_write_bytes_per_s = TieredCache::BlockBytes(options)[2];  // one record a second

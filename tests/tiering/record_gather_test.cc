@@ -1,6 +1,5 @@
 #include "tiering/record_gather.h"
 
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -12,13 +11,13 @@ namespace {
 
 // Random bytes in a warm slot: the record must hold exactly its planes, in the record's formats,
 // and zeros between.
-void CheckGather(bool keep_refine) {
+TEST(RecordGatherTest, HoldsThePlanesOfItsFormats) {
   const PageFormat i4{KvKind::kI4, KvKind::kI4, 2, 64};
   const PageFormat k4v2{KvKind::kI4, KvKind::kI2, 2, 64};
   const PageFormat i2{KvKind::kI2, KvKind::kI2, 2, 64};
   const std::vector<PageFormat> stored(5, i4);
   const BlockLayout warm(stored);
-  const RecordLayout layout(stored, {i4, i2, k4v2, i2, i4}, 8192, keep_refine);
+  const RecordLayout layout({i4, i2, k4v2, i2, i4}, 8192);
   ASSERT_GT(layout.groups(), 1);
   std::vector<std::byte> slot(warm.bytes());
   std::mt19937 random(3);
@@ -33,18 +32,8 @@ void CheckGather(bool keep_refine) {
                           layout.format(layer), group + layout.base_in_group(layer),
                           group + layout.refine_in_group(layer));
   }
-  if (keep_refine) {
-    std::byte* refine = expected.data() + layout.refine_group().offset;
-    for (int32_t layer : {1, 2, 3}) {
-      std::memcpy(refine, warm.refine(slot.data(), layer), i4.RefineBytes());
-      refine += i4.RefineBytes();
-    }
-  }
   EXPECT_TRUE(record == expected);
 }
-
-TEST(RecordGatherTest, HoldsThePlanesOfItsFormats) { CheckGather(false); }
-TEST(RecordGatherTest, KeepsDroppedPlanesInTheLastGroup) { CheckGather(true); }
 
 }  // namespace
 }  // namespace strata

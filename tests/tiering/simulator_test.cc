@@ -170,7 +170,6 @@ TEST_F(SimulatorTest, EveryPageIsWhatTheModelSays) {
     TierOptions options = SmallOptions(budget);
     options.max_context = 2300;
     options.piece_tokens = 64 << (random() % 3);
-    options.cold_keep_refine = random() % 2 == 0;
     options.io_engine = random() % 2 == 0 ? "auto" : "threads";
     // Just enough units, or a few more, or enough for all.
     while (!TierPlan::Make(options).CheckMinimum(options).ok()) options.staging_bytes += 16 << 10;

@@ -55,7 +55,7 @@ struct ThreadScratch {
 class CpuAttention final : public AttentionBackend {
  public:
   CpuAttention(Isa isa, ThreadPool* pool)
-      : kernels_(KernelsOf(isa)), pool_(pool), scratch_(pool->threads()) {}
+      : kernels_(KernelsOf(isa)), pool_(pool), plan_(kernels_.costs), scratch_(pool->threads()) {}
 
   void Attend(const AttentionShape& shape, const float* q,
               absl::Span<const AttentionSequence> sequences, PartialStates* states) override;

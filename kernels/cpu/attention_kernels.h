@@ -71,6 +71,14 @@ struct SplitArgs {
   StateView out;
 };
 
+// Time that a page of one KV head takes a few queries, in any unit: what decides how the work of a
+// decode step is cut. As `strata-bench attend` measures it.
+struct PageCosts {
+  int32_t f16;
+  int32_t i4;
+  int32_t i2;
+};
+
 struct AttentionKernels {
   // The state of every query over the pages of one split. A query's bits depend on nothing but the
   // query and the pages that it sees.
@@ -79,6 +87,7 @@ struct AttentionKernels {
   void (*merge)(int32_t count, int32_t head_dim, const StateView& source, const StateView& target);
   // out[i] = 2^x[i] for x <= 0, exactly 0 below 2^-126 (for the tests).
   void (*exp2)(const float* x, int32_t count, float* out);
+  PageCosts costs;
 };
 
 extern const AttentionKernels kAttentionScalar;

@@ -51,17 +51,18 @@ void AttentionPlan::AddRuns(const AttentionShape& shape, const AttentionSequence
     const int32_t run_index = static_cast<int32_t>(runs_.size());
     runs_.push_back({&run, format.KHeadBytes(), format.VHead(0), format.VHeadBytes(),
                      format.KRefine(0), format.VRefine(0), format.PlaneBytes(),
-                     CodeBitsOf(run.read_k), CodeBitsOf(run.read_v)});
+                     CodeBitsOf(run.read_k), CodeBitsOf(run.read_v), CostOf(run)});
     const int32_t pages = std::min(run.page_count, BlocksForTokens(run.tokens));
     for (int32_t i = 0; i < pages; ++i) {
       const int32_t block = run.first_block + i;
       if (block * kBlockTokens > last) break;
       const bool open = section == block / kSplitBlocks && !splits_.empty() &&
                         splits_.back().page_count < kSplitPagesMax;
-      if (!open) splits_.push_back({static_cast<int32_t>(pages_.size()), 0});
+      if (!open) splits_.push_back({static_cast<int32_t>(pages_.size()), 0, 0});
       section = block / kSplitBlocks;
       pages_.push_back({run_index, i});
       ++splits_.back().page_count;
+      splits_.back().cost += runs_.back().page_cost;
     }
   }
 }
@@ -88,46 +89,82 @@ void AttentionPlan::AddUnits(const AttentionShape& shape, const AttentionSequenc
   }
 }
 
+int32_t AttentionPlan::CostOf(const PageRun& run) const {
+  const auto tensor = [this](KvKind kind) {
+    return kind == KvKind::kF16 ? costs_.f16 : kind == KvKind::kI4 ? costs_.i4 : costs_.i2;
+  };
+  return tensor(run.read_k) + tensor(run.read_v);
+}
+
+int64_t AttentionPlan::CostOf(const AttentionUnit& unit) const {
+  int64_t cost = 0;
+  for (int32_t s = 0; s < unit.split_count; ++s) cost += splits_[unit.first_split + s].cost;
+  return cost;
+}
+
 // The KV heads of one page lie next to each other: read together where that leaves enough items,
 // and where there are so few queries that reading is what takes the time.
 void AttentionPlan::AddItems(const AttentionShape& shape, int threads) {
   const int64_t unit_count = static_cast<int64_t>(units_.size());
   const int64_t wanted = int64_t{kItemsPerThread} * threads;
   int64_t tile_splits = 0;
-  for (int64_t u = 0; u < unit_count; u += shape.kv_heads) tile_splits += units_[u].split_count;
+  int64_t tile_costs = 0;
+  for (int64_t u = 0; u < unit_count; u += shape.kv_heads) {
+    tile_splits += units_[u].split_count;
+    tile_costs += CostOf(units_[u]);
+  }
   const bool whole = threads == 1 || unit_count >= wanted;
   const bool enough = threads == 1 || tile_splits >= wanted / 2;
-  const int64_t splits = enough ? tile_splits : tile_splits * shape.kv_heads;
-  const int32_t step =
-      static_cast<int32_t>(std::clamp<int64_t>(splits / wanted, 1, kItemSplitsMax));
+  const int64_t item_cost =
+      std::max<int64_t>((enough ? tile_costs : tile_costs * shape.kv_heads) / wanted, 1);
   if (pending_size_ < units_.size()) {
     pending_size_ = units_.size();
     pending_ = std::make_unique<std::atomic<int32_t>[]>(pending_size_);
   }
   const int32_t group = shape.query_heads / shape.kv_heads;
   for (int64_t u = 0; u < unit_count; u += shape.kv_heads) {
-    const bool few = units_[u].rows * group <= kFewQueries;
-    AddItemsOfTile(shape, static_cast<int32_t>(u), whole ? units_[u].split_count : step,
-                   enough && few);
+    const AttentionUnit& unit = units_[u];
+    const bool few = unit.rows * group <= kFewQueries;
+    const int64_t for_cost = (CostOf(unit) + item_cost / 2) / item_cost;
+    const int64_t for_length = (unit.split_count + kItemSplitsMax - 1) / kItemSplitsMax;
+    const int64_t pieces = whole ? 1 : std::max({for_cost, for_length, int64_t{1}});
+    AddItemsOfTile(shape, static_cast<int32_t>(u), pieces, enough && few);
   }
+  const auto costs_more = [](const AttentionItem& a, const AttentionItem& b) {
+    return a.cost > b.cost;
+  };
+  std::stable_sort(items_.begin(), items_.end(), costs_more);
 }
 
-void AttentionPlan::AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int32_t stretch,
+void AttentionPlan::AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int64_t pieces,
                                    bool heads_together) {
   const int32_t splits = units_[first_unit].split_count;
+  const int64_t total = CostOf(units_[first_unit]);
   for (int32_t u = first_unit; u < first_unit + shape.kv_heads; ++u) {
     AttentionUnit& unit = units_[u];
-    unit.slotted = splits > stretch;
+    unit.slotted = pieces > 1;
     unit.first_slot = slot_floats_;
     if (!unit.slotted) continue;
     pending_[u].store(splits, std::memory_order_relaxed);
     const int32_t queries = unit.rows * (shape.query_heads / shape.kv_heads);
     slot_floats_ += StateFloats(queries, shape.head_dim) * splits;
   }
-  const int32_t count = heads_together ? shape.kv_heads : 1;
-  for (int32_t s = 0; s < splits; s += stretch) {
-    for (int32_t h = 0; h < shape.kv_heads; h += count) {
-      items_.push_back({first_unit + h, count, s, std::min(s + stretch, splits)});
+  const int32_t heads = heads_together ? shape.kv_heads : 1;
+  int64_t before = 0;  // cost of the splits so far
+  for (int32_t begin = 0, s = 0; begin < splits; begin = s) {
+    // The piece that a split belongs to is the one its middle falls in.
+    const auto piece_of = [&](int64_t cost) { return (before + cost / 2) * pieces / total; };
+    const auto cost_at = [&](int32_t split) {
+      return splits_[units_[first_unit].first_split + split].cost;
+    };
+    const int64_t piece = piece_of(cost_at(begin));
+    int64_t cost = 0;
+    for (; s < splits && piece_of(cost_at(s)) == piece; ++s) {
+      cost += cost_at(s);
+      before += cost_at(s);
+    }
+    for (int32_t h = 0; h < shape.kv_heads; h += heads) {
+      items_.push_back({first_unit + h, heads, begin, s, cost * heads});
     }
   }
 }

@@ -31,6 +31,7 @@ struct AttentionItem {
   int32_t unit_count = 0;
   int32_t first_split = 0;  // of each unit
   int32_t end_split = 0;
+  int64_t cost = 0;
 };
 
 // How one Attend call is cut into items. Owned by its backend and rebuilt every call; buffers only
@@ -38,7 +39,7 @@ struct AttentionItem {
 //
 // Invariants. 1: a split is cut where block / kSplitBlocks changes (or at kSplitPagesMax pages),
 // so which pages share a split depends on the sequence's runs alone. 2: how units are cut into
-// items may depend on threads and load, because splits are merged one by one, in order, anyway.
+// items may depend on threads and costs, because splits are merged one by one, in order, anyway.
 class AttentionPlan {
  public:
   static constexpr int32_t kSplitBlocks = 8;
@@ -46,11 +47,15 @@ class AttentionPlan {
   // few enough for their scores to stay in the L2 cache.
   static constexpr int32_t kTileQueries = 48;
 
+  // `costs` are the kernels' that will do the work.
+  explicit AttentionPlan(const PageCosts& costs) : costs_(costs) {}
+
   // CHECKs that the runs fit the shape. The spans in `sequences` must outlive the use of the plan.
   void Build(const AttentionShape& shape, absl::Span<const AttentionSequence> sequences,
              int threads);
 
   const std::vector<AttentionUnit>& units() const { return units_; }
+  // The most expensive first, so that threads which take one after the other end together.
   const std::vector<AttentionItem>& items() const { return items_; }
   size_t slot_floats() const { return slot_floats_; }
 
@@ -71,6 +76,7 @@ class AttentionPlan {
     const PageRun* run;
     size_t k_stride, v_first, v_stride, k_lo_first, v_lo_first, lo_stride;
     CodeBits k_bits, v_bits;
+    int32_t page_cost;
   };
   struct Page {
     int32_t run;
@@ -79,16 +85,22 @@ class AttentionPlan {
   struct Split {
     int32_t first_page;
     int32_t page_count;
+    int64_t cost;
   };
 
   void AddRuns(const AttentionShape& shape, const AttentionSequence& sequence);
   void AddUnits(const AttentionShape& shape, const AttentionSequence& sequence,
                 int32_t first_split);
   void AddItems(const AttentionShape& shape, int threads);
-  void AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int32_t stretch,
+  // Cuts the units of one tile, one a KV head, into `pieces` of about equal cost.
+  void AddItemsOfTile(const AttentionShape& shape, int32_t first_unit, int64_t pieces,
                       bool heads_together);
+  // What the splits of a unit cost a few queries.
+  int64_t CostOf(const AttentionUnit& unit) const;
+  int32_t CostOf(const PageRun& run) const;
   int32_t PositionOf(const Page& page) const;
 
+  const PageCosts costs_;
   std::vector<Run> runs_;
   std::vector<Page> pages_;
   std::vector<Split> splits_;

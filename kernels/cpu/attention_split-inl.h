@@ -14,7 +14,9 @@ namespace strata {
 template <class Ops>
 class SplitAttention {
  public:
-  static constexpr AttentionKernels Table() { return {&AttendSplit, &Merge, &Exp2}; }
+  static constexpr AttentionKernels Table() {
+    return {&AttendSplit, &Merge, &Exp2, Ops::kPageCosts};
+  }
 
   static void AttendSplit(const SplitArgs& a) {
     if (a.first) PrefetchValues(a);

@@ -17,6 +17,7 @@ struct Ops {
   static constexpr int kLanes = 8;
   static constexpr int kBlockVectors = 2;
   static constexpr int kBlockQueries = 6;
+  static constexpr PageCosts kPageCosts = {5, 3, 3};
 
   static F Zero() { return _mm256_setzero_ps(); }
   static F Set1(float x) { return _mm256_set1_ps(x); }

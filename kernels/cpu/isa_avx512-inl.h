@@ -17,6 +17,7 @@ struct Ops {
   // Register block of the F16 kernels: vectors of the tensor held at once, and queries.
   static constexpr int kBlockVectors = 4;
   static constexpr int kBlockQueries = 6;
+  static constexpr PageCosts kPageCosts = {8, 3, 2};
 
   static F Zero() { return _mm512_setzero_ps(); }
   static F Set1(float x) { return _mm512_set1_ps(x); }

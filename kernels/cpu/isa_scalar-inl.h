@@ -16,6 +16,7 @@ struct Ops {
   static constexpr int kLanes = 4;
   static constexpr int kBlockVectors = 2;
   static constexpr int kBlockQueries = 4;
+  static constexpr PageCosts kPageCosts = {4, 5, 5};
 
   static F Zero() { return F{0, 0, 0, 0}; }
   static F Set1(float x) { return F{x, x, x, x}; }

@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,14 +14,16 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
 constexpr AttentionShape kShape{4, 2, 32};
+constexpr PageCosts kCosts{8, 3, 2};
 constexpr BlockKinds kF16{};
 constexpr BlockKinds kI4{KvKind::kI4, KvKind::kI4, KvKind::kI4, KvKind::kI4};
+constexpr BlockKinds kI2{KvKind::kI2, KvKind::kI2, KvKind::kI2, KvKind::kI2};
 
 // The blocks of each split of the first unit.
 std::vector<std::vector<int32_t>> SplitsOf(const std::vector<PageRun>& runs, int32_t position,
                                            int threads) {
   const AttentionSequence sequence{0, 1, position, runs};
-  AttentionPlan plan;
+  AttentionPlan plan(kCosts);
   plan.Build(kShape, {&sequence, 1}, threads);
   const AttentionUnit& unit = plan.units().front();
   std::vector<std::vector<int32_t>> splits;
@@ -61,6 +64,27 @@ TEST(AttentionPlanTest, LaterPagesMoveNoEarlierCut) {
   EXPECT_THAT(without.back(), ElementsAre(8, 9, 10));
 }
 
+// F16 pages take several times as long as others: a cut by the number of pages would let one thread
+// wait for the other.
+TEST(AttentionPlanTest, ItemsCostAboutTheSame) {
+  std::vector<BlockKinds> kinds(120, kI2);
+  for (int32_t block = 90; block < 106; ++block) kinds[block] = kI4;
+  for (int32_t block = 106; block < 120; ++block) kinds[block] = kF16;
+  const TestSequence sequence(2, 32, kinds, 64, 1);
+  const std::vector<PageRun> runs = sequence.Runs();
+  const AttentionSequence whole{0, 1, 120 * 64 - 1, runs};
+  AttentionPlan plan(kCosts);
+  plan.Build(kShape, {&whole, 1}, 2);
+  ASSERT_GE(plan.items().size(), 3u);
+  int64_t total = 0;
+  for (const AttentionItem& item : plan.items()) total += item.cost;
+  EXPECT_EQ(total, kShape.kv_heads * 2 * (90 * 2 + 16 * 3 + 14 * 8));
+  // Taken in turn by two threads, each item by the one that is free first.
+  int64_t busy[2] = {0, 0};
+  for (const AttentionItem& item : plan.items()) *std::min_element(busy, busy + 2) += item.cost;
+  EXPECT_LE(std::max(busy[0], busy[1]), total * 0.55);
+}
+
 // Every split of every unit lies in exactly one item.
 TEST(AttentionPlanTest, ItemsCoverEverySplitOnce) {
   const TestSequence longer(2, 32, std::vector<BlockKinds>(70, kF16), 64, 1);
@@ -71,7 +95,7 @@ TEST(AttentionPlanTest, ItemsCoverEverySplitOnce) {
     for (const int32_t rows : {1, 30, 190}) {
       const std::vector<AttentionSequence> sequences = {{0, rows, 70 * 64 - rows, long_runs},
                                                         {rows, 1, 3 * 64 - 1, short_runs}};
-      AttentionPlan plan;
+      AttentionPlan plan(kCosts);
       plan.Build(kShape, sequences, threads);
       std::vector<std::vector<int>> seen;
       for (const AttentionUnit& unit : plan.units()) seen.emplace_back(unit.split_count, 0);

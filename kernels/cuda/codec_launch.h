@@ -34,14 +34,10 @@ inline constexpr uint32_t kAllFinite = 0xffffffffu;
 // Heads whose places fit the 32 bits of a report.
 inline constexpr int32_t kEncodeHeadsMax = 1 << 16;
 
-// The report of a page that is not kAllFinite.
+// The report of a page that is not kAllFinite: head << 15 | token << 9 | channel << 1 | v.
 constexpr NonFinite UnpackNonFinite(uint32_t report) {
   return {(report & 1) != 0, static_cast<int32_t>(report >> 15),
           static_cast<int32_t>(report >> 9 & 63), static_cast<int32_t>(report >> 1 & 255)};
-}
-constexpr uint32_t PackNonFinite(const NonFinite& at) {
-  return static_cast<uint32_t>(at.head) << 15 | static_cast<uint32_t>(at.token) << 9 |
-         static_cast<uint32_t>(at.channel) << 1 | (at.v ? 1u : 0u);
 }
 
 // Encodes `count` pages of `kv_heads` heads of `head_dim` channels, the bytes of PageCodec::Encode,

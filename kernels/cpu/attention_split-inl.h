@@ -19,7 +19,7 @@ class SplitAttention {
   }
 
   static void AttendSplit(const SplitArgs& a) {
-    if (a.first) PrefetchValues(a);
+    if (a.first) PrefetchPages(a);
     Scores(a);
     Softmax(a);
     const size_t values = size_t{1} * a.queries * a.head_dim;
@@ -283,17 +283,27 @@ class SplitAttention {
     }
   }
 
-  // Fetches V of the split's own pages, where no split before it did.
-  static void PrefetchValues(const SplitArgs& a) {
+  // Fetches the split's own pages, where no split before it did: all of K, which is read first,
+  // then V. Page by page, each would begin with misses that nothing overlaps.
+  static void PrefetchPages(const SplitArgs& a) {
     for (int i = 0; i < a.page_count; ++i) {
       const HeadPage& page = a.pages[i];
-      const bool f16 = page.v_bits == CodeBits::kF16;
-      const int plane = 16 * a.head_dim;
-      const int params = 4 * a.head_dim / a.v_group * kTokens;
-      for (int b = 0; b < (f16 ? 8 * plane : plane + params); b += 64) Ops::Prefetch(page.v + b);
-      if (page.v_bits != CodeBits::kI4) continue;
-      for (int b = 0; b < plane; b += 64) Ops::Prefetch(page.v_lo + b);
+      PrefetchRegion(page.k, page.k_lo, page.k_bits, a.head_dim, 4 * a.head_dim);
     }
+    const int v_params = 4 * a.head_dim / a.v_group * kTokens;
+    for (int i = 0; i < a.page_count; ++i) {
+      const HeadPage& page = a.pages[i];
+      PrefetchRegion(page.v, page.v_lo, page.v_bits, a.head_dim, v_params);
+    }
+  }
+
+  static void PrefetchRegion(const uint8_t* region, const uint8_t* lo, CodeBits bits, int dim,
+                             int params) {
+    const int plane = 16 * dim;
+    const int bytes = bits == CodeBits::kF16 ? 8 * plane : plane + params;
+    for (int b = 0; b < bytes; b += 64) Ops::Prefetch(region + b);
+    if (bits != CodeBits::kI4) return;
+    for (int b = 0; b < plane; b += 64) Ops::Prefetch(lo + b);
   }
 
   // Parameters lie behind the plane.

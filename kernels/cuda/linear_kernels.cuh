@@ -134,15 +134,10 @@ __global__ void __launch_bounds__(kElementThreads)
             LoadQuad(row + i, width - i, wide));
 }
 
-GPU_DEVICE uint16_t Narrow(float x, bool bf16) {
-  return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
-              : static_cast<uint16_t>(gpu::FloatToHalfBits(x));
-}
-
 __global__ void __launch_bounds__(kElementThreads)
     NarrowKernel(const float* x, int64_t count, bool bf16, uint16_t* y) {
   const int64_t i = int64_t{1} * blockIdx.x * kElementThreads + threadIdx.x;
-  if (i < count) y[i] = Narrow(x[i], bf16);
+  if (i < count) y[i] = gpu::Narrow(x[i], bf16);
 }
 
 }  // namespace strata::cuda

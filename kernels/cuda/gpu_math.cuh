@@ -56,4 +56,23 @@ GPU_DEVICE float HalfBitsToFloat(uint32_t bits) {
 GPU_DEVICE uint32_t FloatToHalfBits(float x) { return __half_as_ushort(__float2half_rn(x)); }
 GPU_DEVICE uint32_t FloatToHalfBitsUp(float x) { return __half_as_ushort(__float2half_ru(x)); }
 
+// To F16 or BF16, rounded to nearest.
+GPU_DEVICE uint16_t Narrow(float x, bool bf16) {
+  return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+              : static_cast<uint16_t>(FloatToHalfBits(x));
+}
+
+// Two halves minus two halves, each rounded to nearest.
+GPU_DEVICE uint32_t SubHalves(uint32_t a, uint32_t b) {
+#ifdef __CUDACC__
+  const __half2 difference =
+      __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&difference);
+#else
+  const float low = HalfBitsToFloat(a & 0xffffu) - HalfBitsToFloat(b & 0xffffu);
+  const float high = HalfBitsToFloat(a >> 16) - HalfBitsToFloat(b >> 16);
+  return FloatToHalfBits(low) | FloatToHalfBits(high) << 16;
+#endif
+}
+
 }  // namespace gpu

@@ -1,0 +1,297 @@
+// Packed weights and products with them, for every type: values to the bit, products against sums
+// in double, and the promise that a row's bits do not depend on the number of rows.
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/matmul_launch.h"
+#include "kernels/reference/linear_dequantize.h"
+#include "tests/cuda/device_buffer.h"
+#include "tests/kernels/linear_testing.h"
+
+namespace strata {
+namespace {
+
+using testing::kAllWeightTypes;
+using testing::MakeWeights;
+using testing::TestWeights;
+
+// Packed on the device, in pieces of `piece` rows.
+class Packed {
+ public:
+  Packed(const WeightSource& source, int32_t piece, uint8_t fill = 0xff)
+      : bytes_(std::vector<std::byte>(
+            cuda::PackedWeightBytes(source.type, source.out_features, source.in_features),
+            std::byte{fill})) {
+    weights_ = {source.type, source.out_features, source.in_features, bytes_.data()};
+    const size_t row_bytes = RowBytes(source.type, source.in_features);
+    for (int32_t first = 0; first < source.out_features; first += piece) {
+      const int32_t rows = std::min(piece, source.out_features - first);
+      const DeviceBuffer<std::byte> staging(std::vector<std::byte>(
+          source.data + row_bytes * first, source.data + row_bytes * (first + rows)));
+      EXPECT_EQ(cuda::LaunchPackWeights(staging.data(), first, rows, weights_, nullptr),
+                cudaSuccess);
+      STRATA_CUDA_OK(cudaDeviceSynchronize());
+    }
+  }
+  const cuda::PackedWeights& weights() const { return weights_; }
+  std::vector<std::byte> Bytes() const { return bytes_.Download(); }
+
+ private:
+  DeviceBuffer<std::byte> bytes_;
+  cuda::PackedWeights weights_;
+};
+
+int32_t WholeBlocks(WeightType type, int32_t columns) {
+  const int32_t values = InfoOf(type).block_values;
+  return (columns + values - 1) / values * values;
+}
+
+std::vector<float> Dequantized(const WeightSource& source) {
+  std::vector<float> values(size_t{1} * source.out_features * source.in_features);
+  for (int32_t r = 0; r < source.out_features; ++r) {
+    DequantizeRow(source.type, source.data + RowBytes(source.type, source.in_features) * r,
+                  source.in_features, values.data() + size_t{1} * r * source.in_features);
+  }
+  return values;
+}
+
+TEST(CudaMatmul, EmbeddedRowsAreTheValuesOfTheirType) {
+  int cases = 0;
+  for (const WeightType type : kAllWeightTypes) {
+    for (const auto& [out, in] : {std::pair(1, 32), std::pair(37, 96), std::pair(16, 600)}) {
+      const TestWeights w = MakeWeights(type, out, WholeBlocks(type, in), 3);
+      const int32_t columns = w.source.in_features;
+      const Packed packed(w.source, 16);
+      std::vector<int32_t> ids = {0, out - 1, out / 2, 1000 + out};
+      for (int32_t& id : ids) id += 50;  // the part's first row in a stacked matrix
+      const DeviceBuffer<int32_t> device_ids(ids);
+      DeviceBuffer<float> rows(std::vector<float>(ids.size() * columns, -7.0f));
+      ASSERT_EQ(
+          cuda::LaunchEmbedRows(packed.weights(), 50, device_ids.data(), 4, rows.data(), nullptr),
+          cudaSuccess);
+      const std::vector<float> values = Dequantized(w.source), result = rows.Download();
+      for (size_t i = 0; i < result.size(); ++i) {
+        const int32_t row = ids[i / columns] - 50;
+        const float expected = row < out ? values[size_t{1} * row * columns + i % columns] : -7.0f;
+        ASSERT_EQ(std::bit_cast<uint32_t>(result[i]), std::bit_cast<uint32_t>(expected))
+            << InfoOf(type).name << " row " << row << " column " << i % columns;
+      }
+      ++cases;
+    }
+  }
+  std::printf("%d matrices packed\n", cases);
+}
+
+// In pieces or at once, over memory of ones or of zeros: the same bytes, so all are written.
+TEST(CudaMatmul, PackingWritesEveryByteWhateverThePieces) {
+  for (const WeightType type : kAllWeightTypes) {
+    const TestWeights w = MakeWeights(type, 41, WholeBlocks(type, 160), 4);
+    EXPECT_EQ(Packed(w.source, 16, 0xff).Bytes(), Packed(w.source, 1 << 20, 0).Bytes())
+        << InfoOf(type).name;
+  }
+}
+
+TEST(CudaMatmul, DequantizeRoundsToNearest) {
+  for (const WeightType type : kAllWeightTypes) {
+    const TestWeights w = MakeWeights(type, 20, WholeBlocks(type, 64), 5);
+    const Packed packed(w.source, 32);
+    const size_t columns = w.source.in_features;
+    DeviceBuffer<uint16_t> out(3 * columns);
+    ASSERT_EQ(
+        cuda::LaunchDequantize(packed.weights(), 17, 3, WeightType::kF16, out.data(), nullptr),
+        cudaSuccess);
+    const std::vector<uint16_t> halves = out.Download();
+    const std::vector<float> values = Dequantized(w.source);
+    for (size_t i = 0; i < halves.size(); ++i) {
+      ASSERT_EQ(halves[i], FloatToHalf(values[17 * columns + i])) << InfoOf(type).name;
+    }
+  }
+}
+
+// x: [rows][in]. y starts as `old`.
+std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vector<float>& x,
+                            int32_t rows, const std::vector<float>& bias, bool accumulate,
+                            const std::vector<float>& old, int32_t stride) {
+  const DeviceBuffer<float> device_x(x), device_bias(bias.empty() ? std::vector<float>(1) : bias);
+  DeviceBuffer<std::byte> panel(cuda::ActivationPanelBytes(rows, weights.in_features));
+  DeviceBuffer<float> y(old);
+  EXPECT_EQ(cuda::LaunchPrepareActivations(device_x.data(), rows, weights.in_features, panel.data(),
+                                           nullptr),
+            cudaSuccess);
+  cuda::MatmulArgs args;
+  args.weights = weights;
+  args.panel = panel.data();
+  args.rows = rows;
+  args.bias = bias.empty() ? nullptr : device_bias.data();
+  args.accumulate = accumulate;
+  args.y = y.data();
+  args.y_stride = stride;
+  EXPECT_EQ(cuda::LaunchMatmul(args, nullptr), cudaSuccess);
+  return y.Download();
+}
+
+std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vector<float>& x,
+                            int32_t rows) {
+  return Multiply(weights, x, rows, {}, false,
+                  std::vector<float>(size_t{1} * rows * weights.out_features, NAN),
+                  weights.out_features);
+}
+
+// |error| of one output. Activations: hi and lo keep 2^-22 of the row's greatest; F32 weights
+// likewise. Sums: the tensor cores add 16 columns and then the sum so far, in float, twice (hi and
+// lo), three times for F32; each addition loses at most 2^-23 of what the parts can add up to, and
+// scaling, minimum and slices add few. The parts of a weight (scale times code, minimum) may
+// cancel: part_bound is of them before.
+double Bound(const TestWeights& w, const float* x) {
+  const int32_t columns = w.source.in_features;
+  double sum = 0, greatest = 0;
+  for (int32_t i = 0; i < columns; ++i) {
+    sum += std::abs(x[i]);
+    greatest = std::max(greatest, double{std::abs(x[i])});
+  }
+  const double additions = 3.0 * columns / 16 + 2.0 * columns / 32 + 16 + 16;
+  return w.part_bound * (additions * 0x1p-23 * sum + 0x1p-22 * columns * greatest + 0x1p-22 * sum);
+}
+
+void ExpectProduct(const TestWeights& w, const std::vector<float>& x, int32_t rows,
+                   const std::vector<float>& y) {
+  const std::vector<float> values = Dequantized(w.source);
+  const int32_t columns = w.source.in_features, out = w.source.out_features;
+  for (int32_t r = 0; r < rows; ++r) {
+    const float* row = x.data() + size_t{1} * r * columns;
+    const double bound = Bound(w, row);
+    for (int32_t o = 0; o < out; ++o) {
+      double sum = 0;
+      for (int32_t c = 0; c < columns; ++c) {
+        sum += double{row[c]} * double{values[size_t{1} * o * columns + c]};
+      }
+      ASSERT_LE(std::abs(y[size_t{1} * r * out + o] - sum), bound)
+          << InfoOf(w.source.type).name << " " << out << "x" << columns << " row " << r << " of "
+          << rows << " output " << o;
+    }
+  }
+}
+
+// One row, a full tile of them, and more than the kernel for few rows takes; matrices of one unit
+// and of several slices, with rows and columns that fill no tile.
+TEST(CudaMatmul, ProductsAreTheSums) {
+  int cases = 0;
+  for (const WeightType type : kAllWeightTypes) {
+    for (const auto& [out, in, rows] :
+         {std::tuple(5, 32, 1), std::tuple(40, 96, 8), std::tuple(21, 600, 3),
+          std::tuple(150, 64, 11), std::tuple(20, 600, 35)}) {
+      const TestWeights w = MakeWeights(type, out, WholeBlocks(type, in), 7);
+      const Packed packed(w.source, 1 << 20);
+      testing::Random random(8);
+      const std::vector<float> x = random.Floats(size_t{1} * rows * w.source.in_features, 3.0f);
+      ExpectProduct(w, x, rows, Multiply(packed.weights(), x, rows));
+      if (::testing::Test::HasFatalFailure()) return;
+      ++cases;
+    }
+  }
+  std::printf("%d products\n", cases);
+}
+
+// A token alone, in a decode step and in a prefill piece is the same token.
+TEST(CudaMatmul, ARowHasTheSameBitsInAnyCompany) {
+  for (const WeightType type : kAllWeightTypes) {
+    const int32_t rows = 34, out = 23;
+    const TestWeights w = MakeWeights(type, out, WholeBlocks(type, 1120), 9);
+    const Packed packed(w.source, 1 << 20);
+    const size_t columns = w.source.in_features;
+    testing::Random random(10);
+    std::vector<float> x = random.Floats(rows * columns, 2.0f);
+    for (size_t i = 0; i < columns; ++i) x[3 * columns + i] *= 1000.0f;  // rows of other ranges
+    const std::vector<float> together = Multiply(packed.weights(), x, rows);
+    for (const auto& [first, count] :
+         {std::pair(0, 1), std::pair(3, 1), std::pair(2, 8), std::pair(33, 1), std::pair(20, 9)}) {
+      const std::vector<float> part(x.begin() + first * columns,
+                                    x.begin() + (first + count) * columns);
+      const std::vector<float> alone = Multiply(packed.weights(), part, count);
+      ASSERT_EQ(alone, std::vector<float>(together.begin() + first * out,
+                                          together.begin() + (first + count) * out))
+          << InfoOf(type).name << " rows " << first << " and " << count - 1 << " more";
+    }
+  }
+}
+
+TEST(CudaMatmul, AddsBiasAndWhatIsThereAndLeavesOtherColumns) {
+  for (const WeightType type : {WeightType::kQ4_1, WeightType::kF32}) {
+    for (const int32_t rows : {2, 10}) {
+      const int32_t out = 18, stride = 21;
+      const TestWeights w = MakeWeights(type, out, 64, 11);
+      const Packed packed(w.source, 1 << 20);
+      testing::Random random(12);
+      const std::vector<float> x = random.Floats(size_t{64} * rows), bias = random.Floats(out);
+      const std::vector<float> old = random.Floats(size_t{1} * rows * stride);
+      const std::vector<float> plain = Multiply(packed.weights(), x, rows);
+      const std::vector<float> y = Multiply(packed.weights(), x, rows, bias, true, old, stride);
+      for (int32_t i = 0; i < rows * stride; ++i) {
+        const int32_t o = i % stride;
+        const float expected = o < out ? old[i] + (plain[i / stride * out + o] + bias[o]) : old[i];
+        ASSERT_EQ(y[i], expected) << i;
+      }
+    }
+  }
+}
+
+TEST(CudaMatmul, ARowThatIsNotFiniteSpoilsOnlyItself) {
+  const TestWeights w = MakeWeights(WeightType::kQ8_0, 16, 64, 13);
+  const Packed packed(w.source, 1 << 20);
+  for (const int32_t rows : {3, 12}) {
+    testing::Random random(14);
+    std::vector<float> x = random.Floats(size_t{64} * rows);
+    const std::vector<float> good = Multiply(packed.weights(), x, rows);
+    x[64 + 5] = INFINITY;
+    const std::vector<float> y = Multiply(packed.weights(), x, rows);
+    for (int32_t i = 0; i < 16 * rows; ++i) {
+      if (i / 16 == 1) {
+        EXPECT_FALSE(std::isfinite(y[i]));
+      } else {
+        EXPECT_EQ(y[i], good[i]);
+      }
+    }
+  }
+}
+
+// Rows whose scale would leave the floats' range, zeros, and values far apart.
+TEST(CudaMatmul, SurvivesExtremeRanges) {
+  const TestWeights w = MakeWeights(WeightType::kQ4_0, 16, 64, 15);
+  const Packed packed(w.source, 1 << 20);
+  for (const float scale : {0.0f, 1e-38f, 1e-30f, 1e30f}) {
+    testing::Random random(16);
+    std::vector<float> x = random.Floats(64, scale);
+    // Below 2^-112 a row keeps what halves scaled by 2^126 can hold: the bound is absolute there.
+    const std::vector<float> y = Multiply(packed.weights(), x, 1);
+    ExpectProduct(w, x, 1, y);
+  }
+}
+
+TEST(CudaMatmul, RefusesWhatItCannotDo) {
+  EXPECT_EQ(cuda::PackedWeightBytes(WeightType::kQ4_K, 16, 128), 0u);
+  EXPECT_EQ(cuda::PackedWeightBytes(static_cast<WeightType>(77), 16, 256), 0u);
+  EXPECT_EQ(cuda::PackedWeightBytes(WeightType::kF16, 0, 256), 0u);
+  const TestWeights w = MakeWeights(WeightType::kQ4_0, 48, 64, 17);
+  const Packed packed(w.source, 1 << 20);
+  DeviceBuffer<std::byte> source(w.bytes);
+  const cuda::PackedWeights& to = packed.weights();
+  EXPECT_EQ(cuda::LaunchPackWeights(source.data(), 8, 16, to, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::LaunchPackWeights(source.data(), 0, 17, to, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::LaunchPackWeights(source.data(), 32, 32, to, nullptr), cudaErrorInvalidValue);
+  DeviceBuffer<std::byte> panel(cuda::ActivationPanelBytes(1, 64));
+  DeviceBuffer<float> y(48);
+  cuda::MatmulArgs args = {to, panel.data(), 1, nullptr, false, y.data(), 47};
+  EXPECT_EQ(cuda::LaunchMatmul(args, nullptr), cudaErrorInvalidValue);
+  args = {to, panel.data() + 16, 1, nullptr, false, y.data(), 48};
+  EXPECT_EQ(cuda::LaunchMatmul(args, nullptr), cudaErrorInvalidValue);
+  args.rows = 0;
+  EXPECT_EQ(cuda::LaunchMatmul(args, nullptr), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace strata

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/draw_weight.h"
 #include "model/sampler_random.h"
 
 namespace strata {
@@ -16,9 +17,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kFloatMax = std::numeric_limits<float>::max();
 
 constexpr float kTemperatureMax = 100.0f;
-// Below it the greatest logit has all the probability that a float can tell, and division by it
-// could go wrong where the processor takes subnormal numbers for 0.
-constexpr float kTemperatureMin = 1e-6f;
 constexpr float kRepetitionMax = 10.0f;
 constexpr float kPenaltyMax = 2.0f;  // frequency and presence, as OpenAI's API bounds them
 constexpr float kBiasMax = 100.0f;   // likewise
@@ -151,15 +149,15 @@ int32_t Sampler::Choose(const SamplingParams& params, const SamplingState& state
   const auto greatest =
       std::max_element(adjusted_.begin(), adjusted_.end());  // the first of equals
   if (*greatest == -kInfinity) return LowestAllowed(params, state);
-  if (params.temperature < kTemperatureMin)
+  if (params.temperature < kGreedyTemperature)
     return static_cast<int32_t>(greatest - adjusted_.begin());
   CollectCandidates(*greatest, params.temperature);
   if (params.top_k > 0) KeepTopK(params.top_k);
-  Weigh();
+  if (params.typical_p < 1 || params.top_p < 1 || params.min_p > 0) Weigh();
   if (params.typical_p < 1) KeepTypical(params.typical_p);
   if (params.top_p < 1) KeepTopP(params.top_p);
   if (params.min_p > 0) KeepMinP(params.min_p);
-  return Draw(UniformDraw(params.seed, state.position, state.choice));
+  return Draw(DrawBits(params.seed, state.position, state.choice));
 }
 
 int32_t Sampler::LowestAllowed(const SamplingParams& params, const SamplingState& state) {
@@ -255,21 +253,28 @@ void Sampler::KeepMinP(float ratio) {
 }
 
 // By ascending id, so that the draw depends on which tokens are left, not on how they were sorted.
-int32_t Sampler::Draw(double uniform) {
+int32_t Sampler::Draw(uint64_t bits) {
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
   if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_id)) {
     std::sort(candidates_.begin(), candidates_.end(), by_id);
   }
-  const double target = uniform * TotalWeight();
-  double sum = 0;
-  int32_t last = candidates_.front().id;
+  // 0, unless a filter took the greatest.
+  float greatest = -kInfinity;
+  for (const Candidate& candidate : candidates_) greatest = std::max(greatest, candidate.logit);
+  draw_weights_.clear();
+  uint64_t total = 0;
   for (const Candidate& candidate : candidates_) {
-    if (candidate.weight == 0) continue;
-    last = candidate.id;
-    sum += candidate.weight;
-    if (sum > target) break;
+    draw_weights_.push_back(DrawWeight(candidate.logit - greatest));
+    total += draw_weights_.back();
   }
-  return last;
+  __extension__ using Wide = unsigned __int128;
+  const auto target = static_cast<uint64_t>(static_cast<Wide>(bits) * total >> 64);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    sum += draw_weights_[i];
+    if (sum > target) return candidates_[i].id;
+  }
+  return candidates_.back().id;  // not reached: the target is below the total
 }
 
 }  // namespace strata

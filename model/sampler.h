@@ -9,6 +9,10 @@
 
 namespace strata {
 
+// Below it the greatest logit has all the probability that a float can tell, and division by it
+// could go wrong where the processor takes subnormal numbers for 0.
+inline constexpr float kGreedyTemperature = 1e-6f;
+
 // Every knob at the value that switches it off. The order of steps is fixed (docs/ARCHITECTURE.md):
 // bias, bans, min_tokens -> repetition (prompt + output) -> frequency and presence (output only) ->
 // temperature 0: argmax, lowest id wins -> temperature -> top_k -> typical -> top_p -> min_p ->
@@ -54,7 +58,8 @@ struct SampledToken {
 };
 
 // Scratch-owning; one a thread. The draw is a counter-based function of (seed, position, choice),
-// so neither batch make-up nor preemption can change it.
+// so neither batch make-up nor preemption can change it; and by whole
+// numbers (kernels/draw_weight.h), so a GPU draws the same token.
 //
 // A logit of NaN counts as -infinity. When that leaves nothing to choose from, the lowest id that
 // is neither banned nor suppressed is taken (0 when there is none).
@@ -88,7 +93,7 @@ class Sampler {
   template <typename Before>
   void KeepMass(double mass, Before before);
   double TotalWeight() const;
-  int32_t Draw(double uniform);
+  int32_t Draw(uint64_t bits);
 
   template <typename Id>
   void Count(absl::Span<const Id> ids);
@@ -98,6 +103,7 @@ class Sampler {
   std::vector<uint32_t> counts_;   // by id: how often Count saw it
   std::vector<uint32_t> counted_;  // the ids whose count is not 0, in no order
   std::vector<Candidate> candidates_;
+  std::vector<uint64_t> draw_weights_;
 };
 
 }  // namespace strata

@@ -26,11 +26,14 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-double UniformDraw(uint64_t seed, uint64_t position, uint32_t choice) {
+uint64_t DrawBits(uint64_t seed, uint64_t position, uint32_t choice) {
   const std::array<uint32_t, 4> words =
       Philox4x32({Low(position), High(position), choice, 0}, {Low(seed), High(seed)});
-  const uint64_t bits = uint64_t{words[0]} << 32 | words[1];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+  return uint64_t{words[0]} << 32 | words[1];
+}
+
+double UniformDraw(uint64_t seed, uint64_t position, uint32_t choice) {
+  return static_cast<double>(DrawBits(seed, position, choice) >> 11) * 0x1p-53;
 }
 
 }  // namespace strata

@@ -1,0 +1,252 @@
+// Sampling on the device: the tokens that model/sampler.cc draws, over many seeds and requests.
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/sample_launch.h"
+#include "kernels/draw_weight.h"
+#include "model/device_sampling.h"
+#include "model/sampler.h"
+#include "tests/cuda/device_buffer.h"
+
+namespace strata {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<float> RandomLogits(int32_t vocab, uint32_t seed, float scale) {
+  std::mt19937 random(seed);
+  std::vector<float> logits(vocab);
+  for (float& x : logits) x = scale * (static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f);
+  return logits;
+}
+
+// One request with its own logits.
+struct Request {
+  SamplingParams params;
+  std::vector<int32_t> prompt, output, suppressed;
+  uint64_t position = 0;
+  uint32_t choice = 0;
+  bool with_logprob = true;
+
+  SamplingState state() const { return {prompt, output, suppressed, position, choice}; }
+};
+
+std::vector<SampledToken> SampleOnHost(const std::vector<Request>& requests,
+                                       const std::vector<float>& logits, int32_t vocab) {
+  Sampler sampler;
+  std::vector<SampledToken> tokens;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    tokens.push_back(sampler.Sample(requests[i].params, requests[i].state(),
+                                    {logits.data() + i * vocab, static_cast<size_t>(vocab)},
+                                    requests[i].with_logprob));
+  }
+  return tokens;
+}
+
+std::vector<cuda::SampledRow> SampleOnDevice(const std::vector<Request>& requests,
+                                             const std::vector<float>& logits, int32_t vocab) {
+  std::vector<cuda::TokenEdit> edits(1);  // never empty
+  std::vector<cuda::SampleRow> rows;
+  DeviceBuffer<float> adjusted(requests.size() * vocab);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    rows.push_back(PrepareSample(requests[i].params, requests[i].state(), vocab, &edits));
+    rows.back().logits_row = static_cast<int32_t>(i);
+    rows.back().with_logprob = requests[i].with_logprob;
+    if (rows.back().edit_count > 0) rows.back().adjusted = adjusted.data() + i * vocab;
+  }
+  const DeviceBuffer<float> device_logits(logits);
+  const DeviceBuffer<cuda::SampleRow> device_rows(rows);
+  const DeviceBuffer<cuda::TokenEdit> device_edits(edits);
+  DeviceBuffer<cuda::SampledRow> out(rows.size());
+  EXPECT_EQ(cuda::LaunchSample(device_logits.data(), vocab, device_rows.data(),
+                               static_cast<int32_t>(rows.size()), device_edits.data(), out.data(),
+                               nullptr),
+            cudaSuccess);
+  return out.Download();
+}
+
+// The ids are equal. Log probabilities: both sum e^x of floats within two units in the last place
+// in double; a float holds the result.
+void ExpectSame(const std::vector<Request>& requests, const std::vector<float>& logits,
+                int32_t vocab) {
+  const std::vector<SampledToken> host = SampleOnHost(requests, logits, vocab);
+  const std::vector<cuda::SampledRow> device = SampleOnDevice(requests, logits, vocab);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(device[i].id, host[i].id) << "request " << i << " of " << vocab << " tokens";
+    if (std::isinf(host[i].logprob)) {
+      ASSERT_EQ(device[i].logprob, host[i].logprob);
+    } else {
+      ASSERT_NEAR(device[i].logprob, host[i].logprob, 1e-6 + 1e-6 * std::abs(host[i].logprob))
+          << "request " << i;
+    }
+  }
+}
+
+TEST(CudaSample, DrawsWhatTheHostDraws) {
+  int draws = 0;
+  for (const int32_t vocab : {1, 2, 33, 1000, 1025, 3000}) {
+    std::vector<Request> requests;
+    std::vector<float> logits;
+    for (uint32_t i = 0; i < 60; ++i) {
+      Request request;
+      request.params.temperature = i % 4 == 0   ? 0.2f
+                                   : i % 4 == 1 ? 1.0f
+                                   : i % 4 == 2 ? 3.7f
+                                                : 100.0f;
+      request.params.seed = uint64_t{i} * 0x9E3779B97F4A7C15u + i;
+      request.position = i % 5 == 0 ? uint64_t{i} << 33 : i;
+      request.choice = i % 3;
+      request.with_logprob = i % 2 == 0;
+      requests.push_back(request);
+      const std::vector<float> row = RandomLogits(vocab, i + vocab, i % 7 == 0 ? 60.0f : 6.0f);
+      logits.insert(logits.end(), row.begin(), row.end());
+      ++draws;
+    }
+    ExpectSame(requests, logits, vocab);
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d draws compared\n", draws);
+}
+
+// A vocabulary of usual size, and logits so even that the draws reach all of it.
+TEST(CudaSample, LargeVocabularies) {
+  for (const int32_t vocab : {49152, 151936}) {
+    std::vector<Request> requests(16);
+    std::vector<float> logits;
+    for (uint32_t i = 0; i < requests.size(); ++i) {
+      requests[i].params.temperature = i == 0 ? 0.0f : 0.5f * i;
+      requests[i].params.seed = 77 * i;
+      const std::vector<float> row = RandomLogits(vocab, i, 4.0f);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    ExpectSame(requests, logits, vocab);
+  }
+}
+
+TEST(CudaSample, GreedyTakesTheLowestOfEquals) {
+  const int32_t vocab = 700;
+  std::vector<Request> requests(4);
+  std::vector<float> logits(4 * vocab, -1.0f);
+  logits[650] = logits[123] = logits[124] = 5.0f;
+  logits[vocab + 600] = -0.0f;
+  logits[vocab + 610] = 0.0f;
+  for (int32_t i = 0; i < vocab; ++i)
+    logits[2 * vocab + i] = i == 9 ? NAN : i == 8 ? kInfinity : 1.0f;
+  requests[3].params.temperature = 0.5e-6f;
+  ExpectSame(requests, logits, vocab);
+  const std::vector<cuda::SampledRow> device = SampleOnDevice(requests, logits, vocab);
+  EXPECT_EQ(device[0].id, 123);
+  EXPECT_EQ(device[1].id, 600);
+  EXPECT_EQ(device[2].id, 8);
+  EXPECT_EQ(device[3].id, 0);
+}
+
+TEST(CudaSample, EditsAreTheHosts) {
+  std::mt19937 random(4);
+  const auto pick = [&](std::initializer_list<float> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  for (const int32_t vocab : {5, 40, 2000}) {
+    std::vector<Request> requests;
+    std::vector<float> logits;
+    const auto token = [&] { return static_cast<uint32_t>(random() % vocab); };
+    for (uint32_t i = 0; i < 80; ++i) {
+      Request request;
+      request.params.temperature = pick({0, 0.7f, 1.0f, 5.0f});
+      request.params.repetition_penalty = pick({1, 1.3f, 0.7f});
+      request.params.repetition_window = static_cast<int32_t>(pick({-1, 0, 3, 15}));
+      request.params.frequency_penalty = pick({0, 0.4f, -0.3f});
+      request.params.presence_penalty = pick({0, 1.1f, -0.2f});
+      request.params.seed = i;
+      for (uint32_t n = random() % 4; n > 0; --n)
+        request.params.logit_bias[token()] = pick({-9, 6});
+      for (uint32_t n = random() % 4; n > 0; --n)
+        request.params.banned_token_ids.push_back(token());
+      request.suppressed.assign(random() % 2, static_cast<int32_t>(token()));
+      for (uint32_t n = random() % 12; n > 0; --n) request.prompt.push_back(token());
+      for (uint32_t n = random() % 12; n > 0; --n) request.output.push_back(token() % 6 % vocab);
+      if (i % 9 == 0) request.prompt.push_back(vocab + 3), request.output.push_back(-1);
+      request.position = request.output.size();
+      requests.push_back(request);
+      std::vector<float> row = RandomLogits(vocab, i, 3.0f);
+      if (i % 10 == 0) row[token()] = NAN;
+      if (i % 11 == 0) row[token()] = -kInfinity;
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    ExpectSame(requests, logits, vocab);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Nothing is left to choose from: the lowest id that is allowed, or 0.
+TEST(CudaSample, NothingLeft) {
+  const int32_t vocab = 600;
+  std::vector<Request> requests(5);
+  std::vector<float> logits(requests.size() * vocab, -kInfinity);
+  for (uint32_t i = 0; i < 550; ++i) requests[1].params.banned_token_ids.push_back(i);
+  for (int32_t i = 0; i < vocab; ++i) requests[2].suppressed.push_back(i);
+  requests[3].params.logit_bias = {{2, 5.0f}};
+  requests[3].params.temperature = 1;
+  for (int32_t i = 0; i < vocab; ++i) logits[4 * vocab + i] = NAN;
+  ExpectSame(requests, logits, vocab);
+  EXPECT_EQ(SampleOnDevice(requests, logits, vocab)[1].id, 550);
+}
+
+TEST(CudaSample, SaysWhichRequestsItTakes) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.repetition_penalty = 1.2f;
+  params.logit_bias = {{1, 2.0f}};
+  EXPECT_TRUE(DeviceCanSample(params, 100));
+  EXPECT_FALSE(DeviceCanSample(params, 0));
+  EXPECT_FALSE(DeviceCanSample(params, cuda::kSampleVocabMax + 1));
+  SamplingParams filtered = params;
+  filtered.top_k = 5;
+  EXPECT_FALSE(DeviceCanSample(filtered, 100));
+  filtered.temperature = 0;
+  EXPECT_TRUE(DeviceCanSample(filtered, 100));
+  filtered = params;
+  filtered.top_p = 0.9f;
+  EXPECT_FALSE(DeviceCanSample(filtered, 100));
+  filtered = params;
+  filtered.min_p = 0.1f;
+  EXPECT_FALSE(DeviceCanSample(filtered, 100));
+  filtered = params;
+  filtered.typical_p = 0.9f;
+  EXPECT_FALSE(DeviceCanSample(filtered, 100));
+}
+
+TEST(CudaSample, RefusesWhatItCannotDo) {
+  DeviceBuffer<float> logits(4);
+  DeviceBuffer<cuda::SampleRow> rows(1);
+  DeviceBuffer<cuda::SampledRow> out(1);
+  EXPECT_EQ(cuda::LaunchSample(logits.data(), 0, rows.data(), 1, nullptr, out.data(), nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::LaunchSample(nullptr, 4, rows.data(), 1, nullptr, out.data(), nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::LaunchSample(nullptr, 4, nullptr, 0, nullptr, nullptr, nullptr), cudaSuccess);
+}
+
+// Within one part in 2^39 (or one unit) of 2^40 e^x, and never greater for a lesser logit.
+TEST(DrawWeightTest, IsTheExponential) {
+  EXPECT_EQ(DrawWeight(0.0f), uint64_t{1} << 40);
+  EXPECT_EQ(DrawWeight(-28.0f), 0u);
+  EXPECT_EQ(DrawWeight(-kInfinity), 0u);
+  EXPECT_EQ(DrawWeight(NAN), 0u);
+  uint64_t before = uint64_t{1} << 40;
+  for (int i = 0; i <= 28000; ++i) {
+    const float x = -static_cast<float>(i) / 1000;
+    const double exact = std::exp(double{x}) * 0x1p40;
+    const auto weight = static_cast<double>(DrawWeight(x));
+    ASSERT_LE(std::abs(weight - exact), exact * 0x1p-39 + 1) << x;
+    ASSERT_LE(DrawWeight(x), before) << x;
+    before = DrawWeight(x);
+  }
+}
+
+}  // namespace
+}  // namespace strata

@@ -3,7 +3,6 @@
 // Device memory for tests, on the executor or a GPU alike.
 
 #include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdio>

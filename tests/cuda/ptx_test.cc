@@ -2,11 +2,14 @@
 // the wrapper, so that the two agree. The fragment layouts are written here from the PTX ISA as
 // strides over (lane, value), not shared with the emulation.
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
+#include <vector>
 
 #include "base/half.h"
 #include "tests/cuda/device_buffer.h"

@@ -86,13 +86,45 @@ fetch_novels() {
   touch "$text_dir/novels.done"
 }
 
+# fetch_cuda: the compiler, headers and runtime of CUDA 13, from PyPI, pinned by hash, where there is
+# no toolkit; sets cuda_root. Nothing of it is installed in the system. Other machines than x86-64 go
+# without.
+cuda_root=
+fetch_cuda() {
+  local root=$cache_dir/cuda-13.0 work wheel
+  [ -x /usr/local/cuda/bin/nvcc ] && return
+  [ "$(uname -m)" = x86_64 ] || { say "No CUDA toolkit: CUDA tests are left out"; return; }
+  cuda_root=$root
+  [ -f "$root/complete" ] && return
+  say "Fetching the CUDA compiler (105 MB)"
+  mkdir -p "$cache_dir"
+  work=$(mktemp -d "$cache_dir/cuda.XXXXXX")
+  printf '%s --hash=sha256:%s\n' \
+    nvidia-cuda-nvcc==13.0.88 56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03 \
+    nvidia-cuda-crt==13.0.88 2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4 \
+    nvidia-nvvm==13.0.88 c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0 \
+    nvidia-cuda-runtime==13.0.96 7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548 \
+    nvidia-cuda-cccl==13.0.85 e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649 \
+    >"$work/requirements.txt"
+  python3 -m pip download --no-deps --require-hashes --only-binary=:all: -d "$work" \
+    -r "$work/requirements.txt" >&2
+  for wheel in "$work"/*.whl; do python3 -m zipfile -e "$wheel" "$work/unpacked"; done
+  chmod +x "$work"/unpacked/nvidia/cu13/{bin,nvvm/bin}/*
+  touch "$work/unpacked/nvidia/cu13/complete"
+  rm -rf "$root"
+  mv "$work/unpacked/nvidia/cu13" "$root"
+  rm -rf "$work"
+}
+
 # build PRESET [TARGET...]: these targets (all of them when none is named) into $build_dir.
 build() {
   local preset=$1
   shift
-  if [ ! -f "$build_dir/build.ninja" ]; then
+  if [ ! -f "$build_dir/build.ninja" ] ||
+    { [ -n "$cuda_root" ] && ! grep -qF "STRATA_CUDA_ROOT:PATH=$cuda_root" "$build_dir/CMakeCache.txt"; }; then
     say "Configuring $build_dir"
-    (cd "$repo_root" && cmake --preset "$preset" -B "$build_dir" >&2)
+    (cd "$repo_root" &&
+      cmake --preset "$preset" -B "$build_dir" ${cuda_root:+"-DSTRATA_CUDA_ROOT=$cuda_root"} >&2)
   fi
   say "Building (a first build takes some minutes)"
   cmake --build "$build_dir" ${1:+--target "$@"} >&2

@@ -17,7 +17,7 @@ constexpr size_t kStackBytes = 256 << 10;  // instrumented frames are several ti
 #else
 constexpr size_t kStackBytes = 128 << 10;
 #endif
-constexpr size_t kGuardBytes = 4096;
+constexpr size_t kStackGuardBytes = 4096;
 
 // The host side of the switch that is going on.
 struct Host {
@@ -37,14 +37,14 @@ struct Host {
 
 Fiber::Fiber(void (*entry)(void*), void* argument, [[maybe_unused]] unsigned id)
     : entry_(entry), argument_(argument) {
-  void* mapping = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+  void* mapping = mmap(nullptr, kStackGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
     std::perror("executor: no memory for a thread's stack");
     std::abort();
   }
-  mprotect(mapping, kGuardBytes, PROT_NONE);
-  stack_ = static_cast<char*>(mapping) + kGuardBytes;
+  mprotect(mapping, kStackGuardBytes, PROT_NONE);
+  stack_ = static_cast<char*>(mapping) + kStackGuardBytes;
   context_ = make_fcontext(stack_ + kStackBytes, kStackBytes, &Fiber::Start);
 #ifdef EXECUTOR_TSAN
   tsan_fiber_ = __tsan_create_fiber(0);
@@ -54,7 +54,7 @@ Fiber::Fiber(void (*entry)(void*), void* argument, [[maybe_unused]] unsigned id)
 #endif
 }
 
-Fiber::~Fiber() { munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes); }
+Fiber::~Fiber() { munmap(stack_ - kStackGuardBytes, kStackGuardBytes + kStackBytes); }
 
 void Fiber::Start(transfer_t transfer) {
 #ifdef EXECUTOR_ASAN

@@ -12,11 +12,11 @@ namespace executor {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kGuardBytes = 256;
+constexpr size_t kDeviceGuardBytes = 256;
 constexpr char kGuardByte = static_cast<char>(0xa5);
 int views = 0;  // DeviceViews alive; under the lock
 
-void CheckZone(const char* zone, size_t bytes, const char* data, const char* where) {
+void CheckDeviceZone(const char* zone, size_t bytes, const char* data, const char* where) {
   for (size_t i = 0; i < bytes; ++i) {
     if (zone[i] != kGuardByte) {
       Fail({"device memory", 0}, "a write outside the device allocation %p, %s it",
@@ -26,8 +26,8 @@ void CheckZone(const char* zone, size_t bytes, const char* data, const char* whe
 }
 
 void CheckZones(const char* data, const Allocation& allocation) {
-  CheckZone(allocation.base, kGuardBytes, data, "before");
-  CheckZone(data + allocation.bytes, kGuardBytes, data, "behind");
+  CheckDeviceZone(allocation.base, kDeviceGuardBytes, data, "before");
+  CheckDeviceZone(data + allocation.bytes, kDeviceGuardBytes, data, "behind");
 }
 
 cudaError_t AllocateDevice(ApiCall& call, void** out, size_t bytes) {
@@ -37,14 +37,14 @@ cudaError_t AllocateDevice(ApiCall& call, void** out, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   void* base = nullptr;
   if (bytes > runtime.device_total - runtime.device_used ||
-      posix_memalign(&base, kAlignment, bytes + 2 * kGuardBytes) != 0) {
+      posix_memalign(&base, kAlignment, bytes + 2 * kDeviceGuardBytes) != 0) {
     return call.Return(cudaErrorMemoryAllocation);
   }
-  char* data = static_cast<char*>(base) + kGuardBytes;
-  std::memset(base, kGuardByte, kGuardBytes);
+  char* data = static_cast<char*>(base) + kDeviceGuardBytes;
+  std::memset(base, kGuardByte, kDeviceGuardBytes);
   std::memset(data, 0xff, bytes);
-  std::memset(data + bytes, kGuardByte, kGuardBytes);
-  AsanPoison(base, bytes + 2 * kGuardBytes);
+  std::memset(data + bytes, kGuardByte, kDeviceGuardBytes);
+  AsanPoison(base, bytes + 2 * kDeviceGuardBytes);
   runtime.device[data] = {bytes, static_cast<char*>(base), false};
   runtime.device_used += bytes;
   *out = data;
@@ -55,7 +55,7 @@ cudaError_t FreeDevice(Runtime& runtime, void* p) {
   const auto found = runtime.device.find(static_cast<char*>(p));
   if (found == runtime.device.end()) return cudaErrorInvalidValue;
   const Allocation allocation = found->second;
-  AsanUnpoison(allocation.base, allocation.bytes + 2 * kGuardBytes);
+  AsanUnpoison(allocation.base, allocation.bytes + 2 * kDeviceGuardBytes);
   CheckZones(found->first, allocation);
   runtime.device_used -= allocation.bytes;
   runtime.device.erase(found);

@@ -12,7 +12,7 @@
 namespace executor {
 namespace {
 
-constexpr size_t kGuardBytes =
+constexpr size_t kSharedGuardBytes =
     256;  // on each side, NaN: an overrun that AddressSanitizer is not there to see
 
 struct Array {
@@ -28,17 +28,17 @@ std::vector<char*> finished;
 // Aligned to exactly `align` and no more, as the GPU may place it: an array of halves is not fit
 // for 16-byte access unless declared so.
 Array Allocate(size_t bytes, size_t align) {
-  const size_t offset = kGuardBytes + (align < 64 ? align : 0);
+  const size_t offset = kSharedGuardBytes + (align < 64 ? align : 0);
   void* allocation = nullptr;
-  if (posix_memalign(&allocation, 128, offset + bytes + kGuardBytes) != 0) std::abort();
+  if (posix_memalign(&allocation, 128, offset + bytes + kSharedGuardBytes) != 0) std::abort();
   Array array{static_cast<char*>(allocation), static_cast<char*>(allocation) + offset, bytes};
-  FillWithNan(allocation, offset + bytes + kGuardBytes);
+  FillWithNan(allocation, offset + bytes + kSharedGuardBytes);
   AsanPoison(allocation, offset);
-  AsanPoison(array.data + bytes, kGuardBytes);
+  AsanPoison(array.data + bytes, kSharedGuardBytes);
   return array;
 }
 
-void CheckZone(const char* zone, size_t bytes, const char* where) {
+void CheckSharedZone(const char* zone, size_t bytes, const char* where) {
   for (size_t i = 0; i < bytes; ++i) {
     if (zone[i] != static_cast<char>(0xff)) {
       Fail({"shared memory", 0}, "a write outside an array of shared memory, %s it", where);
@@ -48,9 +48,9 @@ void CheckZone(const char* zone, size_t bytes, const char* where) {
 
 void Retire(const Array& array) {
   AsanUnpoison(array.allocation, static_cast<size_t>(array.data - array.allocation));
-  AsanUnpoison(array.data + array.bytes, kGuardBytes);
-  CheckZone(array.data - kGuardBytes, kGuardBytes, "before");
-  CheckZone(array.data + array.bytes, kGuardBytes, "behind");
+  AsanUnpoison(array.data + array.bytes, kSharedGuardBytes);
+  CheckSharedZone(array.data - kSharedGuardBytes, kSharedGuardBytes, "before");
+  CheckSharedZone(array.data + array.bytes, kSharedGuardBytes, "behind");
   finished.push_back(array.allocation);
 }
 

@@ -120,6 +120,8 @@ __global__ void WarpReductionsKernel(const float* in, float* out) {
   out[64 + lane] = gpu::WarpMin(in[lane]);
 }
 
+__global__ void EmptyKernel() {}
+
 template <class... P, class... A>
 cudaError_t LaunchWarp(void (*kernel)(P...), A... arguments) {
   return gpu::Launch(kernel, dim3(1), dim3(32), 0, nullptr, arguments...);
@@ -197,6 +199,10 @@ cudaError_t LaunchExp2(const float* in, float* out, int count) {
 
 cudaError_t LaunchWarpReductions(const float* in, float* out) {
   return LaunchWarp(WarpReductionsKernel, in, out);
+}
+
+cudaError_t LaunchEmpty(dim3 grid, dim3 block, size_t dynamic_shared_bytes) {
+  return gpu::Launch(EmptyKernel, grid, block, dynamic_shared_bytes, nullptr);
 }
 
 }  // namespace strata

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace strata {
@@ -40,5 +41,8 @@ cudaError_t LaunchExp2(const float* in, float* out, int count);
 
 // Reductions of 32 values over the warp, one result a lane. out: [3][32]: sum, maximum, minimum.
 cudaError_t LaunchWarpReductions(const float* in, float* out);
+
+// A kernel that does nothing, in any shape.
+cudaError_t LaunchEmpty(dim3 grid, dim3 block, size_t dynamic_shared_bytes);
 
 }  // namespace strata

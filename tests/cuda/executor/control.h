@@ -17,6 +17,7 @@ bool SetSchedule(const std::string& schedule);
 // "eager": work runs when it is enqueued. "lazy:SEED": as late as synchronization allows, streams
 // interleaved at random, so that a missing wait is seen. False when the text is neither.
 bool SetStreams(const std::string& mode);
+std::string GetStreams();
 
 // The call named, e.g. "cudaMalloc" or "cudaLaunchKernel", returns `error` once, after `skip` calls
 // that succeed, and does nothing else.

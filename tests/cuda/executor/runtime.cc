@@ -122,8 +122,14 @@ bool SetStreams(const std::string& mode) {
   if (!lazy && mode != "eager") return false;
   DrainAll(runtime, lock);
   runtime.lazy = lazy;
+  runtime.stream_mode = mode;
   if (lazy) runtime.random = std::strtoull(&mode[5], nullptr, 10) * 2654435761u + 1;
   return true;
+}
+
+std::string GetStreams() {
+  const Lock lock(Runtime::Get().mutex);
+  return Runtime::Get().stream_mode;
 }
 
 void FailNext(const std::string& call, cudaError_t error, int skip) {

@@ -60,6 +60,7 @@ struct Runtime {
   std::map<std::string, std::deque<Failure>> failures;
 
   bool lazy = false;
+  std::string stream_mode = "eager";
   uint64_t random = 1;
   Stream default_stream;
   std::vector<Stream*> streams{&default_stream};

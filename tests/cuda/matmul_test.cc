@@ -1,7 +1,7 @@
 // Packed weights and products with them, for every type: values to the bit, products against sums
 // in double, and the promise that a row's bits do not depend on the number of rows.
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
@@ -177,14 +177,14 @@ void ExpectProduct(const TestWeights& w, const std::vector<float>& x, int32_t ro
   }
 }
 
-// One row, a full tile of them, and more than the kernel for few rows takes; matrices of one unit
-// and of several slices, with rows and columns that fill no tile.
-TEST(CudaMatmul, ProductsAreTheSums) {
+struct Size {
+  int32_t out, in, rows;
+};
+
+void TestProducts(std::initializer_list<Size> sizes) {
   int cases = 0;
   for (const WeightType type : kAllWeightTypes) {
-    for (const auto& [out, in, rows] :
-         {std::tuple(5, 32, 1), std::tuple(40, 96, 8), std::tuple(21, 600, 3),
-          std::tuple(150, 64, 11), std::tuple(20, 600, 35)}) {
+    for (const auto& [out, in, rows] : sizes) {
       const TestWeights w = MakeWeights(type, out, WholeBlocks(type, in), 7);
       const Packed packed(w.source, 1 << 20);
       testing::Random random(8);
@@ -197,26 +197,44 @@ TEST(CudaMatmul, ProductsAreTheSums) {
   std::printf("%d products\n", cases);
 }
 
+TEST(CudaMatmul, ProductsAreTheSums) { TestProducts({{5, 32, 1}, {18, 96, 9}}); }
+
+// One row, a full tile of them, and more than the kernel for few rows takes; matrices of one unit
+// and of several slices, with rows and columns that fill no tile.
+TEST(CudaMatmul, LargeProductsAreTheSums) {
+  TestProducts({{5, 32, 1}, {40, 96, 8}, {21, 600, 3}, {150, 64, 11}, {20, 600, 35}});
+}
+
 // A token alone, in a decode step and in a prefill piece is the same token.
+void TestCompany(WeightType type, int32_t in, int32_t rows,
+                 std::initializer_list<std::pair<int32_t, int32_t>> parts) {
+  const int32_t out = 23;
+  const TestWeights w = MakeWeights(type, out, WholeBlocks(type, in), 9);
+  const Packed packed(w.source, 1 << 20);
+  const size_t columns = w.source.in_features;
+  testing::Random random(10);
+  std::vector<float> x = random.Floats(rows * columns, 2.0f);
+  for (size_t i = 0; i < columns; ++i) x[3 * columns + i] *= 1000.0f;  // rows of other ranges
+  const std::vector<float> together = Multiply(packed.weights(), x, rows);
+  for (const auto& [first, count] : parts) {
+    const std::vector<float> part(x.begin() + first * columns,
+                                  x.begin() + (first + count) * columns);
+    const std::vector<float> alone = Multiply(packed.weights(), part, count);
+    ASSERT_EQ(alone, std::vector<float>(together.begin() + first * out,
+                                        together.begin() + (first + count) * out))
+        << InfoOf(type).name << " rows " << first << " and " << count - 1 << " more";
+  }
+}
+
 TEST(CudaMatmul, ARowHasTheSameBitsInAnyCompany) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kQ5_1, WeightType::kQ6_K}) {
+    TestCompany(type, 160, 9, {{0, 1}, {3, 1}, {1, 8}});
+  }
+}
+
+TEST(CudaMatmul, LargeCompany) {
   for (const WeightType type : kAllWeightTypes) {
-    const int32_t rows = 34, out = 23;
-    const TestWeights w = MakeWeights(type, out, WholeBlocks(type, 1120), 9);
-    const Packed packed(w.source, 1 << 20);
-    const size_t columns = w.source.in_features;
-    testing::Random random(10);
-    std::vector<float> x = random.Floats(rows * columns, 2.0f);
-    for (size_t i = 0; i < columns; ++i) x[3 * columns + i] *= 1000.0f;  // rows of other ranges
-    const std::vector<float> together = Multiply(packed.weights(), x, rows);
-    for (const auto& [first, count] :
-         {std::pair(0, 1), std::pair(3, 1), std::pair(2, 8), std::pair(33, 1), std::pair(20, 9)}) {
-      const std::vector<float> part(x.begin() + first * columns,
-                                    x.begin() + (first + count) * columns);
-      const std::vector<float> alone = Multiply(packed.weights(), part, count);
-      ASSERT_EQ(alone, std::vector<float>(together.begin() + first * out,
-                                          together.begin() + (first + count) * out))
-          << InfoOf(type).name << " rows " << first << " and " << count - 1 << " more";
-    }
+    TestCompany(type, 1120, 34, {{0, 1}, {3, 1}, {2, 8}, {33, 1}, {20, 9}});
   }
 }
 

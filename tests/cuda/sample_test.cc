@@ -1,5 +1,7 @@
 // Sampling on the device: the tokens that model/sampler.cc draws, over many seeds and requests.
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <limits>
 #include <random>
@@ -86,17 +88,15 @@ void ExpectSame(const std::vector<Request>& requests, const std::vector<float>& 
   }
 }
 
-TEST(CudaSample, DrawsWhatTheHostDraws) {
+void TestDraws(std::initializer_list<int32_t> vocabularies, uint32_t count) {
   int draws = 0;
-  for (const int32_t vocab : {1, 2, 33, 1000, 1025, 3000}) {
+  for (const int32_t vocab : vocabularies) {
     std::vector<Request> requests;
     std::vector<float> logits;
-    for (uint32_t i = 0; i < 60; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
+      constexpr float kTemperatures[] = {0.2f, 1.0f, 3.7f, 100.0f};
       Request request;
-      request.params.temperature = i % 4 == 0   ? 0.2f
-                                   : i % 4 == 1 ? 1.0f
-                                   : i % 4 == 2 ? 3.7f
-                                                : 100.0f;
+      request.params.temperature = kTemperatures[i % 4];
       request.params.seed = uint64_t{i} * 0x9E3779B97F4A7C15u + i;
       request.position = i % 5 == 0 ? uint64_t{i} << 33 : i;
       request.choice = i % 3;
@@ -107,10 +107,14 @@ TEST(CudaSample, DrawsWhatTheHostDraws) {
       ++draws;
     }
     ExpectSame(requests, logits, vocab);
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
   std::printf("%d draws compared\n", draws);
 }
+
+TEST(CudaSample, DrawsWhatTheHostDraws) { TestDraws({2, 1100}, 8); }
+
+TEST(CudaSample, LargeNumbersOfDraws) { TestDraws({1, 2, 33, 1000, 1025, 3000}, 200); }
 
 // A vocabulary of usual size, and logits so even that the draws reach all of it.
 TEST(CudaSample, LargeVocabularies) {
@@ -145,16 +149,16 @@ TEST(CudaSample, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(device[3].id, 0);
 }
 
-TEST(CudaSample, EditsAreTheHosts) {
+void TestEdits(std::initializer_list<int32_t> vocabularies, uint32_t count) {
   std::mt19937 random(4);
   const auto pick = [&](std::initializer_list<float> values) {
     return *(values.begin() + random() % values.size());
   };
-  for (const int32_t vocab : {5, 40, 2000}) {
+  for (const int32_t vocab : vocabularies) {
     std::vector<Request> requests;
     std::vector<float> logits;
     const auto token = [&] { return static_cast<uint32_t>(random() % vocab); };
-    for (uint32_t i = 0; i < 80; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       Request request;
       request.params.temperature = pick({0, 0.7f, 1.0f, 5.0f});
       request.params.repetition_penalty = pick({1, 1.3f, 0.7f});
@@ -178,9 +182,13 @@ TEST(CudaSample, EditsAreTheHosts) {
       logits.insert(logits.end(), row.begin(), row.end());
     }
     ExpectSame(requests, logits, vocab);
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
+
+TEST(CudaSample, EditsAreTheHosts) { TestEdits({5, 600}, 10); }
+
+TEST(CudaSample, LargeNumbersOfEdits) { TestEdits({5, 40, 2000}, 80); }
 
 // Nothing is left to choose from: the lowest id that is allowed, or 0.
 TEST(CudaSample, NothingLeft) {

@@ -13,7 +13,7 @@
 namespace strata::cuda {
 
 inline constexpr int32_t kSlicesMax = 8;
-inline constexpr int32_t kFewRows = 8;  // the most rows of FewRowsKernel
+inline constexpr int32_t kFewRows = 8;  // rows of activations of a block of FewRowsKernel
 
 // A panel: [row][32 columns][hi 64 bytes, lo 64 bytes], then sums [row][32 columns], then the
 // inverse of each row's power of two. In 64 bytes: half 8 t + 4 m + 2 i + e is column
@@ -73,8 +73,8 @@ struct MatmulParams {
   Output output;
 };
 
-// Products of up to kFewRows rows, and of any number. `params` is checked. In files of their own: a
-// kernel for each type of weights takes the compiler long.
+// The same product by either kernel. `params` is checked. In files of their own: a kernel for each
+// type of weights takes the compiler long.
 cudaError_t LaunchFewRows(WeightType type, const MatmulParams& params, cudaStream_t stream);
 cudaError_t LaunchManyRows(WeightType type, const MatmulParams& params, cudaStream_t stream);
 

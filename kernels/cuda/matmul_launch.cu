@@ -3,6 +3,19 @@
 #include "kernels/cuda/weights_checks.h"
 
 namespace strata::cuda {
+namespace {
+
+// Many rows are worth their kernel where it can fill a large GPU: its blocks have 128 rows of
+// weights, 32 of activations and all columns. Else blocks of 16 by 8 finish sooner, though weights
+// come from L2 once more for every eight rows.
+bool UseFewRows(const MatmulArgs& args, int32_t tiles) {
+  if (args.kernel != MatmulKernel::kAuto) return args.kernel == MatmulKernel::kFewRows;
+  const int64_t many_blocks = int64_t{(tiles + 7) / 8} * ((args.rows + 31) / 32);
+  return args.rows <= kFewRows || (args.rows <= 64 && many_blocks < 128);
+}
+
+}  // namespace
+
 size_t ActivationPanelBytes(int32_t rows, int32_t in_features) {
   return static_cast<size_t>(PanelShape(rows, in_features).Bytes());
 }
@@ -48,8 +61,8 @@ cudaError_t LaunchMatmul(const MatmulArgs& args, cudaStream_t stream) {
       args.rows,
       w.out_features,
   };
-  return args.rows <= kFewRows ? LaunchFewRows(w.type, params, stream)
-                               : LaunchManyRows(w.type, params, stream);
+  return UseFewRows(args, shape.tiles) ? LaunchFewRows(w.type, params, stream)
+                                       : LaunchManyRows(w.type, params, stream);
 }
 
 }  // namespace strata::cuda

@@ -10,9 +10,9 @@
 // Products with weights kept at their stored size, and what goes with such weights. Conventions as
 // in linear_launch.h.
 //
-// One order of addition for one row and for many: LaunchMatmul has a kernel for up to 8 rows and
-// one for more, and both multiply the same tensor-core tiles in the same order, so a row's bits
-// depend on nothing but the row and the matrix. Weights enter exactly (codes as integers, scales in
+// One order of addition for one row and for many: LaunchMatmul has a kernel for few rows and one
+// for many, and both multiply the same tensor-core tiles in the same order, so a row's bits depend
+// on nothing but the row and the matrix. Weights enter exactly (codes as integers, scales in
 // float), activations as two halves each (22 bits of the row's greatest), sums are float.
 namespace strata::cuda {
 
@@ -43,6 +43,9 @@ size_t ActivationPanelBytes(int32_t rows, int32_t in_features);
 cudaError_t LaunchPrepareActivations(const float* x, int32_t rows, int32_t in_features,
                                      std::byte* panel, cudaStream_t stream);
 
+// Which kernel multiplies; the result is the same. kAuto is for everything but tests and measuring.
+enum class MatmulKernel : uint8_t { kAuto, kFewRows, kManyRows };
+
 struct MatmulArgs {
   PackedWeights weights;
   const std::byte* panel = nullptr;  // of exactly `rows` rows
@@ -51,6 +54,7 @@ struct MatmulArgs {
   bool accumulate = false;
   float* y = nullptr;    // row r at y + r * y_stride
   int32_t y_stride = 0;  // at least out_features
+  MatmulKernel kernel = MatmulKernel::kAuto;
 };
 
 // y[r][o] = (y[r][o] if accumulate, else 0) + (x W^T)[r][o] (+ bias[o]).

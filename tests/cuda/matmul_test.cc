@@ -116,7 +116,8 @@ TEST(CudaMatmul, DequantizeRoundsToNearest) {
 // x: [rows][in]. y starts as `old`.
 std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vector<float>& x,
                             int32_t rows, const std::vector<float>& bias, bool accumulate,
-                            const std::vector<float>& old, int32_t stride) {
+                            const std::vector<float>& old, int32_t stride,
+                            cuda::MatmulKernel kernel = cuda::MatmulKernel::kAuto) {
   const DeviceBuffer<float> device_x(x), device_bias(bias.empty() ? std::vector<float>(1) : bias);
   DeviceBuffer<std::byte> panel(cuda::ActivationPanelBytes(rows, weights.in_features));
   DeviceBuffer<float> y(old);
@@ -131,15 +132,16 @@ std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vecto
   args.accumulate = accumulate;
   args.y = y.data();
   args.y_stride = stride;
+  args.kernel = kernel;
   EXPECT_EQ(cuda::LaunchMatmul(args, nullptr), cudaSuccess);
   return y.Download();
 }
 
 std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vector<float>& x,
-                            int32_t rows) {
+                            int32_t rows, cuda::MatmulKernel kernel = cuda::MatmulKernel::kAuto) {
   return Multiply(weights, x, rows, {}, false,
                   std::vector<float>(size_t{1} * rows * weights.out_features, NAN),
-                  weights.out_features);
+                  weights.out_features, kernel);
 }
 
 // |error| of one output. Activations: hi and lo keep 2^-22 of the row's greatest; F32 weights
@@ -177,6 +179,9 @@ void ExpectProduct(const TestWeights& w, const std::vector<float>& x, int32_t ro
   }
 }
 
+constexpr cuda::MatmulKernel kKernels[] = {cuda::MatmulKernel::kFewRows,
+                                           cuda::MatmulKernel::kManyRows};
+
 struct Size {
   int32_t out, in, rows;
 };
@@ -189,7 +194,9 @@ void TestProducts(std::initializer_list<Size> sizes) {
       const Packed packed(w.source, 1 << 20);
       testing::Random random(8);
       const std::vector<float> x = random.Floats(size_t{1} * rows * w.source.in_features, 3.0f);
-      ExpectProduct(w, x, rows, Multiply(packed.weights(), x, rows));
+      for (const cuda::MatmulKernel kernel : kKernels) {
+        ExpectProduct(w, x, rows, Multiply(packed.weights(), x, rows, kernel));
+      }
       if (::testing::Test::HasFatalFailure()) return;
       ++cases;
     }
@@ -215,7 +222,10 @@ void TestCompany(WeightType type, int32_t in, int32_t rows,
   testing::Random random(10);
   std::vector<float> x = random.Floats(rows * columns, 2.0f);
   for (size_t i = 0; i < columns; ++i) x[3 * columns + i] *= 1000.0f;  // rows of other ranges
-  const std::vector<float> together = Multiply(packed.weights(), x, rows);
+  const std::vector<float> together =
+      Multiply(packed.weights(), x, rows, cuda::MatmulKernel::kManyRows);
+  ASSERT_EQ(Multiply(packed.weights(), x, rows, cuda::MatmulKernel::kFewRows), together)
+      << InfoOf(type).name;
   for (const auto& [first, count] : parts) {
     const std::vector<float> part(x.begin() + first * columns,
                                   x.begin() + (first + count) * columns);
@@ -248,7 +258,9 @@ TEST(CudaMatmul, AddsBiasAndWhatIsThereAndLeavesOtherColumns) {
       const std::vector<float> x = random.Floats(size_t{64} * rows), bias = random.Floats(out);
       const std::vector<float> old = random.Floats(size_t{1} * rows * stride);
       const std::vector<float> plain = Multiply(packed.weights(), x, rows);
-      const std::vector<float> y = Multiply(packed.weights(), x, rows, bias, true, old, stride);
+      const cuda::MatmulKernel kernel = kKernels[rows / 10];
+      const std::vector<float> y =
+          Multiply(packed.weights(), x, rows, bias, true, old, stride, kernel);
       for (int32_t i = 0; i < rows * stride; ++i) {
         const int32_t o = i % stride;
         const float expected = o < out ? old[i] + (plain[i / stride * out + o] + bias[o]) : old[i];
@@ -264,9 +276,10 @@ TEST(CudaMatmul, ARowThatIsNotFiniteSpoilsOnlyItself) {
   for (const int32_t rows : {3, 12}) {
     testing::Random random(14);
     std::vector<float> x = random.Floats(size_t{64} * rows);
-    const std::vector<float> good = Multiply(packed.weights(), x, rows);
+    const cuda::MatmulKernel kernel = kKernels[rows / 12];
+    const std::vector<float> good = Multiply(packed.weights(), x, rows, kernel);
     x[64 + 5] = INFINITY;
-    const std::vector<float> y = Multiply(packed.weights(), x, rows);
+    const std::vector<float> y = Multiply(packed.weights(), x, rows, kernel);
     for (int32_t i = 0; i < 16 * rows; ++i) {
       if (i / 16 == 1) {
         EXPECT_FALSE(std::isfinite(y[i]));

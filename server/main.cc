@@ -27,6 +27,7 @@
 #include "server/metrics/engine_metrics.h"
 #include "server/metrics/http_server.h"
 #include "server/rpc/grpc_server.h"
+#include "server/rpc/stats_report.h"
 #include "server/signal_watcher.h"
 #include "spdlog/spdlog.h"
 #include "tiering/tiered_cache.h"
@@ -124,12 +125,14 @@ absl::Status Application::Listen() {
   spdlog::info("listening for gRPC on {}", server_->address());
   std::string addresses = absl::StrCat(server_->address(), "\n");
   if (options_.listen.metrics != "none") {
-    STRATA_ASSIGN_OR_RETURN(http_, MetricsHttpServer::Start(options_.listen.metrics,
-                                                            {[this] { return live_.load(); },
-                                                             [this] { return state_.ready(); }}));
+    STRATA_ASSIGN_OR_RETURN(
+        http_, MetricsHttpServer::Start(
+                   options_.listen.metrics,
+                   {[this] { return live_.load(); }, [this] { return state_.ready(); }},
+                   [this] { return rpc::StatsJson(state_); }));
     http_->Add(call_metrics_.registry());
     http_->Add(process_metrics_);
-    spdlog::info("serving /metrics, /healthz and /readyz on {}", http_->address());
+    spdlog::info("serving /metrics, /healthz, /readyz and a page on http://{}/", http_->address());
     absl::StrAppend(&addresses, http_->address(), "\n");
   }
   return address_file_.Write(options_.listen.address_file, addresses);

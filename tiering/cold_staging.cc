@@ -114,7 +114,7 @@ bool ColdStaging::Fetch(SlotId record, int32_t group) {
   UnitId unit;
   if (!units_.slots().Allocate(1, &unit)) return false;
   UnitAt(record, group) = unit;
-  unit_states_[unit.value()] = {record, group, false};
+  unit_states_[unit.value()] = {.record = record, .group = group};
   ++entry.units;
   ++reads_in_flight_;
   ColdStore::ReadOp& op = reads_[unit.value()];
@@ -201,7 +201,25 @@ void ColdStaging::EvictLeftovers() {
   }
 }
 
+// What the entered group wants and has from earlier steps.
+void ColdStaging::CountLookups() {
+  const auto layers = static_cast<uint64_t>(layout_.group(group_).layers);
+  for (const SlotId record : step_) {
+    page_lookups_ += layers;
+    const UnitId unit = UnitAt(record, group_);
+    if (unit.valid() && unit_states_[unit.value()].used) page_hits_ += layers;
+  }
+}
+
+// The group has been read: what of it stays counts as found from now on.
+void ColdStaging::MarkUsed() {
+  for (const SlotId record : step_) {
+    if (Ready(record, group_)) unit_states_[UnitAt(record, group_).value()].used = true;
+  }
+}
+
 void ColdStaging::EnterGroup(int32_t group) {
+  if (group > 0) MarkUsed();
   if (group > 0 && window_ < layout_.groups()) {
     for (const SlotId record : step_) {
       if (records_[record.value()].place == Place::kStreaming) Evict(record, group - 1);
@@ -210,10 +228,12 @@ void ColdStaging::EnterGroup(int32_t group) {
   group_ = group;
   missing_ = 0;
   for (const SlotId record : step_) missing_ += IsMissing(record) ? 1 : 0;
+  CountLookups();
   IssueAhead();
 }
 
 void ColdStaging::EndStep() {
+  MarkUsed();
   in_step_ = false;
   missing_ = 0;
   failed_ = false;

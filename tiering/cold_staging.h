@@ -65,6 +65,10 @@ class ColdStaging {
   int32_t known_records() const {
     return static_cast<int32_t>(resident_.size() + streaming_.size());
   }
+  // Pages that steps wanted, group by group as they were entered, and those that were in memory
+  // because an earlier step had them read; the difference came from the disk.
+  uint64_t page_lookups() const { return page_lookups_; }
+  uint64_t page_hits() const { return page_hits_; }
   int32_t units_used() const { return units_.slots().used(); }
   int32_t unit_capacity() const { return units_.slots().capacity(); }
   void CheckInvariants() const;
@@ -82,6 +86,7 @@ class ColdStaging {
     SlotId record;  // invalid: cancelled, or the unit is free
     int32_t group = 0;
     bool ready = false;
+    bool used = false;  // a step has read it since it came from the disk
   };
 
   UnitId& UnitAt(SlotId record, int32_t group);
@@ -96,6 +101,8 @@ class ColdStaging {
   int32_t ResidentTarget() const;
   void Rebalance();
 
+  void CountLookups();
+  void MarkUsed();
   void IssueAhead();
   bool Fetch(SlotId record, int32_t group);
   void Evict(SlotId record, int32_t group);
@@ -120,6 +127,8 @@ class ColdStaging {
   int64_t next_issue_ = 0;  // counts (group, record) pairs from the step's beginning
   int32_t missing_ = 0;
   bool failed_ = false;
+  uint64_t page_lookups_ = 0;
+  uint64_t page_hits_ = 0;
 };
 
 }  // namespace strata

@@ -32,7 +32,9 @@ void ColdStore::Operation::Begin(ColdStore* owner) {
 
 void ColdStore::Operation::Retry(Result why, int errno_value) {
   error = errno_value;
-  if (why == Result::kIoError) store->io_errors_.fetch_add(1, std::memory_order_relaxed);
+  if (why == Result::kIoError) {
+    (write ? store->write_errors_ : store->read_errors_).fetch_add(1, std::memory_order_relaxed);
+  }
   if (attempts >= kAttemptsMax) {
     Deliver(why);
     return;

@@ -125,7 +125,9 @@ class ColdStore {
   void Erase(EraseOp* op);
 
   IoEngine::Counters io_counters() const { return io_->counters(); }
-  uint64_t io_errors() const { return io_errors_.load(std::memory_order_relaxed); }
+  // Transfers that failed or came up short, repeated or not.
+  uint64_t read_errors() const { return read_errors_.load(std::memory_order_relaxed); }
+  uint64_t write_errors() const { return write_errors_.load(std::memory_order_relaxed); }
 
  private:
   ColdStore(ColdStoreOptions options, CompletionQueue* completions);
@@ -140,7 +142,7 @@ class ColdStore {
   std::string note_;
   AlignedBuffer zero_sector_;
   std::atomic<uint64_t> next_sequence_number_{1};
-  std::atomic<uint64_t> io_errors_{0};
+  std::atomic<uint64_t> read_errors_{0}, write_errors_{0};
   std::vector<uint32_t> group_crcs_;  // [record][group] of published records; engine thread
   std::unique_ptr<IoEngine> io_owner_;
   // What operations submit to: while the owner's reset() waits for those in flight, the last steps

@@ -11,11 +11,14 @@ void IoEngine::Submit(IoRequest* request) {
   STRATA_CHECK(reinterpret_cast<uintptr_t>(request->data) % kAlignment == 0);
   STRATA_CHECK(request->bytes > 0);
   (request->write ? writes_submitted_ : reads_submitted_).fetch_add(1, std::memory_order_relaxed);
+  request->submitted = std::chrono::steady_clock::now();
   DoSubmit(request);
 }
 
 void IoEngine::Finish(IoRequest* request, int64_t result) {
   STRATA_CHECK(result <= static_cast<int64_t>(request->bytes));
+  (request->write ? write_latency_ : read_latency_)
+      .Observe(std::chrono::steady_clock::now() - request->submitted);
   (request->write ? writes_completed_ : reads_completed_).fetch_add(1, std::memory_order_relaxed);
   request->Complete(result);
 }
@@ -27,6 +30,8 @@ IoEngine::Counters IoEngine::counters() const {
   counters.writes_completed = writes_completed_.load(std::memory_order_acquire);
   counters.reads_submitted = reads_submitted_.load(std::memory_order_acquire);
   counters.writes_submitted = writes_submitted_.load(std::memory_order_acquire);
+  counters.read_latency = read_latency_.Snapshot();
+  counters.write_latency = write_latency_.Snapshot();
   return counters;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/duration_histogram.h"
 
 namespace strata {
 
@@ -23,7 +25,9 @@ class IoRequest {
   uint64_t offset = 0;
   std::byte* data = nullptr;
   size_t bytes = 0;
-  IoRequest* next = nullptr;  // the engine's, while submitted
+  // The engine's, while submitted.
+  IoRequest* next = nullptr;
+  std::chrono::steady_clock::time_point submitted;
 };
 
 // Asynchronous I/O on one file. Submit from any thread; it queues and never waits. At most the
@@ -38,6 +42,8 @@ class IoEngine {
   struct Counters {
     uint64_t reads_submitted = 0, reads_completed = 0;
     uint64_t writes_submitted = 0, writes_completed = 0;
+    // From submission to completion, waiting for a turn included; failed transfers too.
+    DurationHistogram read_latency, write_latency;
   };
 
   virtual ~IoEngine() = default;
@@ -54,6 +60,7 @@ class IoEngine {
  private:
   std::atomic<uint64_t> reads_submitted_{0}, reads_completed_{0};
   std::atomic<uint64_t> writes_submitted_{0}, writes_completed_{0};
+  SharedDurationHistogram read_latency_, write_latency_;
 };
 
 // Requests waiting for their turn. The holder locks.

@@ -72,13 +72,20 @@ void Mover::Run(EncodeJob* job) {
 ErrorSample Mover::Sample(const EncodeJob& job, int32_t layer) {
   const PageFormat& hot = layouts_.hot->format(layer);
   const PageFormat& warm = layouts_.warm->format(layer);
-  const size_t values = ValuesPerTensor(hot);
   PageCodec::Decode(hot, hot.k, hot.v, layouts_.hot->base(job.source, layer), nullptr,
-                    exact_.data(), exact_.data() + values);
-  PageCodec::Decode(warm, warm.k, warm.v, layouts_.warm->base(job.target, layer),
+                    exact_.data(), exact_.data() + ValuesPerTensor(hot));
+  // A record's pages are the warm ones with fewer planes, so this is what reading it back gives.
+  const PageFormat& cold = layouts_.record->format(layer);
+  return {true, ErrorsAs(job, layer, warm.k, warm.v), ErrorsAs(job, layer, cold.k, cold.v)};
+}
+
+ErrorSample::Tensors Mover::ErrorsAs(const EncodeJob& job, int32_t layer, KvKind k, KvKind v) {
+  const PageFormat& warm = layouts_.warm->format(layer);
+  const size_t values = ValuesPerTensor(warm);
+  PageCodec::Decode(warm, k, v, layouts_.warm->base(job.target, layer),
                     layouts_.warm->refine(job.target, layer), decoded_.data(),
                     decoded_.data() + values);
-  return {true, RelativeRms(exact_.data(), decoded_.data(), values),
+  return {RelativeRms(exact_.data(), decoded_.data(), values),
           RelativeRms(exact_.data() + values, decoded_.data() + values, values)};
 }
 

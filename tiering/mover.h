@@ -17,11 +17,16 @@
 
 namespace strata {
 
-// Relative errors of one sampled page: rms(decoded - exact) / rms(exact).
+// Relative errors of one sampled page: rms(decoded - exact) / rms(exact), as the warm and the cold
+// tier read it.
 struct ErrorSample {
+  struct Tensors {
+    double k = 0;
+    double v = 0;
+  };
   bool taken = false;
-  double k = 0;
-  double v = 0;
+  Tensors warm;
+  Tensors cold;
 };
 
 // One block to encode from its hot to its warm slot.
@@ -67,6 +72,8 @@ class Mover {
   void Run(EncodeJob* job);
   void Run(ColdStore::WriteOp* op);
   ErrorSample Sample(const EncodeJob& job, int32_t layer);
+  // Of `exact_`, for the page of `job` decoded as these kinds.
+  ErrorSample::Tensors ErrorsAs(const EncodeJob& job, int32_t layer, KvKind k, KvKind v);
 
   const PageCodec* const codec_;
   const Layouts layouts_;

@@ -113,9 +113,7 @@ absl::Status Residency::WaitForSlot(Tier tier, SequenceState* sequence, SlotId* 
     if (WaitAndDrain(/*in_step=*/false, std::chrono::milliseconds(20))) progress = now;
     taken = TakeSlot(tier, sequence, slot);
   }
-  ++counters_.move_waits;
-  counters_.move_wait_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  counters_.move_wait.Observe(std::chrono::steady_clock::now() - begun);
   return taken ? absl::OkStatus() : Exhausted(tier, *sequence);
 }
 
@@ -218,13 +216,11 @@ absl::Status Residency::CommitDue(SequenceState* sequence, int32_t piece_block) 
     }
     if (directory_.Get(id).move == Move::kCopying) {
       const auto begun = std::chrono::steady_clock::now();
-      ++counters_.move_waits;
       // The mover needs nothing but the CPU: it always comes to an end.
       while (directory_.Get(id).move == Move::kCopying) {
         WaitAndDrain(/*in_step=*/false, environment_.patience);
       }
-      counters_.move_wait_seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+      counters_.move_wait.Observe(std::chrono::steady_clock::now() - begun);
     }
     if (!directory_.Get(id).pinned_hot) CommitEncoded(sequence, id);
     ++sequence->leave_next;
@@ -243,8 +239,7 @@ void Residency::OnEncoded(EncodeJob* job) {
     return;
   }
   SequenceState& owner = OwnerOf(block);
-  ++counters_.quantize_count;
-  counters_.quantize_seconds += std::chrono::duration<double>(job->took).count();
+  counters_.quantize.Observe(job->took);
   if (job->refused) {
     FreeSlot(Tier::kWarm, directory_.AbortMove(id), &owner);
     directory_.PinHot(id);
@@ -253,8 +248,10 @@ void Residency::OnEncoded(EncodeJob* job) {
   }
   encode_took_[block.slots[IndexOf(Tier::kWarm)].value()] = job->took;
   if (job->error.taken) {
-    counters_.k_relative_error = owner.counters.k_relative_error = job->error.k;
-    counters_.v_relative_error = owner.counters.v_relative_error = job->error.v;
+    owner.counters.k_relative_error = job->error.warm.k;
+    owner.counters.v_relative_error = job->error.warm.v;
+    counters_.k_relative_error = {0, job->error.warm.k, job->error.cold.k};
+    counters_.v_relative_error = {0, job->error.warm.v, job->error.cold.v};
   }
 }
 
@@ -269,7 +266,9 @@ void Residency::DropAll(SequenceState* sequence) {
 void Residency::Drop(SequenceState* sequence, BlockId id) {
   const BlockInfo& block = directory_.Get(id);
   tokens_[IndexOf(block.home)] -= block.tokens;
-  if (block.tokens > 0) counters_.dropped_pages += plan_.hot.layers();
+  if (block.tokens > 0) {
+    counters_.tiers[IndexOf(block.home)].dropped_pages += plan_.hot.layers();
+  }
   if (directory_.Drop(id)) {
     Reclaim(id, sequence);
     return;

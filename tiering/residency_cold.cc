@@ -133,12 +133,12 @@ void Residency::OnRead(ColdStore::ReadOp* op) {
     CountLink(Link::kColdToHot, group.bytes, group.layers, op->took, &OwnerOf(directory_.Get(id)));
   }
   const bool corrupt = op->result == ColdStore::Result::kCorrupt;
+  const bool is_short = op->result == ColdStore::Result::kIoError && op->error == 0;
   if (!staging_->OnRead(op)) return;
-  if (corrupt) {
-    ++counters_.integrity_failures;
-  } else {
-    writer_->NoteReadError();
-  }
+  if (corrupt) ++counters_.integrity_failures[static_cast<int>(Damage::kChecksum)];
+  if (is_short) ++counters_.integrity_failures[static_cast<int>(Damage::kShort)];
+  // The wrong bytes may be an accident of this record; no bytes are the disk's or the file's fault.
+  if (!corrupt) writer_->NoteReadError();
   MarkLost(record);
 }
 
@@ -159,12 +159,9 @@ void Residency::AddTo(CacheSnapshot* snapshot) const {
   s.links = counters_.links;
   std::copy(std::begin(counters_.demoted_pages), std::end(counters_.demoted_pages),
             std::begin(s.demoted_pages));
-  s.dropped_pages = counters_.dropped_pages;
   s.integrity_failures = counters_.integrity_failures;
-  s.quantize_count = counters_.quantize_count;
-  s.quantize_seconds = counters_.quantize_seconds;
-  s.move_waits = counters_.move_waits;
-  s.move_wait_seconds = counters_.move_wait_seconds;
+  s.quantize = counters_.quantize;
+  s.move_wait = counters_.move_wait;
   s.refused_blocks = counters_.refused_blocks;
   s.k_relative_error = counters_.k_relative_error;
   s.v_relative_error = counters_.v_relative_error;
@@ -176,6 +173,7 @@ void Residency::AddTo(CacheSnapshot* snapshot) const {
     tier.capacity_bytes = plan_.slots[i] * slot_bytes;
     tier.reserved_bytes = admission_->ledger(static_cast<Tier>(i)).reserved() * slot_bytes;
     tier.tokens = tokens_[i];
+    tier.dropped_pages = counters_.tiers[i].dropped_pages;
     int32_t used = i == 0 ? hot_.slots().used() : warm_.slots().used();
     if (static_cast<Tier>(i) == Tier::kCold) {
       used = writer_ == nullptr ? 0 : writer_->published();
@@ -190,10 +188,15 @@ void Residency::AddTo(CacheSnapshot* snapshot) const {
   }
   s.io_engine = "none";
   if (store_ == nullptr) return;
+  s.tiers[IndexOf(Tier::kCold)].lookups = staging_->page_lookups();
+  s.tiers[IndexOf(Tier::kCold)].hits = staging_->page_hits();
   const IoEngine::Counters io = store_->io_counters();
   s.io_engine = std::string(store_->io_engine());
   s.cold_note = store_->note();
-  s.io_errors = store_->io_errors();
+  s.io_read_errors = store_->read_errors();
+  s.io_write_errors = store_->write_errors();
+  s.io_read_latency = io.read_latency;
+  s.io_write_latency = io.write_latency;
   s.io_reads_submitted = io.reads_submitted;
   s.io_reads_completed = io.reads_completed;
   s.io_writes_submitted = io.writes_submitted;

@@ -37,17 +37,30 @@ absl::Status CheckMemory(const TierOptions& options) {
   return absl::OkStatus();
 }
 
-// Of what attention reads: a record's padding and kept REFINE do not count.
-double BitsPerValue(const TierPlan& plan, Tier tier, const KvGeometry& geometry) {
-  size_t bytes = 0;
+size_t KBytes(const PageFormat& format) {
+  const size_t lo_plane = format.k == KvKind::kI4 ? format.PlaneBytes() : 0;
+  return (format.KHeadBytes() + lo_plane) * format.kv_heads;
+}
+
+struct Bits {
+  double k = 0;
+  double v = 0;
+  double mean() const { return (k + v) / 2; }  // K and V have as many values
+};
+
+// Bits a value of what attention reads: a record's padding and kept REFINE do not count.
+Bits BitsPerValue(const TierPlan& plan, Tier tier, const KvGeometry& geometry) {
+  size_t k_bytes = 0;
+  size_t v_bytes = 0;
   for (int32_t layer = 0; layer < geometry.layers; ++layer) {
     const PageFormat& format = tier == Tier::kHot    ? plan.hot.format(layer)
                                : tier == Tier::kWarm ? plan.warm.format(layer)
                                                      : plan.record.format(layer);
-    bytes += format.Bytes();
+    k_bytes += KBytes(format);
+    v_bytes += format.Bytes() - KBytes(format);
   }
-  return 8.0 * static_cast<double>(bytes) /
-         static_cast<double>(geometry.ValuesPerToken() * kBlockTokens);
+  const double values = static_cast<double>(geometry.ValuesPerToken() * kBlockTokens) / 2;
+  return {8.0 * static_cast<double>(k_bytes) / values, 8.0 * static_cast<double>(v_bytes) / values};
 }
 
 }  // namespace
@@ -195,7 +208,7 @@ absl::StatusOr<KvStep*> TieredCacheImpl::PrepareStep(absl::Span<const StepSlice>
   in_step_ = true;
   next_layer_ = 0;
   group_ = -1;
-  waited_ = false;
+  step_wait_ = {};
   return static_cast<KvStep*>(this);
 }
 
@@ -241,9 +254,7 @@ absl::Status TieredCacheImpl::AwaitGroup() {
     }
   }
   const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begun;
-  fetch_waits_ += waited_ ? 0 : 1;
-  waited_ = true;
-  fetch_wait_ += waited;
+  step_wait_ += waited;
   for (SequenceState* sequence : waiting) sequence->counters.cold_wait += waited;
   return staging.failed() ? DamagedError() : absl::OkStatus();
 }
@@ -262,8 +273,10 @@ void TieredCacheImpl::FinishStep(bool completed) {
   STRATA_CHECK(in_step_);
   in_step_ = false;
   if (residency_->staging() != nullptr) residency_->staging()->EndStep();
+  if (step_wait_.count() > 0) fetch_wait_.Observe(step_wait_);
   if (completed) {
     CountAttended();
+    CountLookups();
     for (const StepView::Part& part : view_->parts()) {
       residency_->Append(part.sequence, part.tokens);
       residency_->EncodeAhead(part.sequence);
@@ -289,6 +302,17 @@ void TieredCacheImpl::CountAttended() {
   }
 }
 
+// Pages of hot and warm blocks are read where they lie; staging counts those of cold ones.
+void TieredCacheImpl::CountLookups() {
+  for (const StepView::Part& part : view_->parts()) {
+    const int32_t blocks = BlocksForTokens(part.first + part.tokens);
+    for (int32_t i = 0; i < blocks; ++i) {
+      const Tier home = residency_->directory().Get(part.sequence->table[i]).home;
+      if (home != Tier::kCold) lookups_[IndexOf(home)] += plan_.hot.layers();
+    }
+  }
+}
+
 SequenceUsage TieredCacheImpl::Usage(SequenceHandle handle) const {
   const SequenceState& sequence = Find(handle);
   SequenceUsage usage;
@@ -304,7 +328,7 @@ SequenceUsage TieredCacheImpl::Usage(SequenceHandle handle) const {
     usage.pages[i] = int64_t{1} * sequence.accounts[i].used * plan_.hot.layers();
     usage.bytes[i] = sequence.accounts[i].used * slot_bytes;
     usage.peak_bytes[i] = sequence.counters.peak_slots[i] * slot_bytes;
-    usage.bits_per_value[i] = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry);
+    usage.bits_per_value[i] = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry).mean();
   }
   usage.links = sequence.counters.links;
   usage.cold_wait = sequence.counters.cold_wait;
@@ -317,11 +341,17 @@ CacheSnapshot TieredCacheImpl::Snapshot() const {
   CacheSnapshot snapshot;
   residency_->AddTo(&snapshot);
   for (int i = 0; i < kTierCount; ++i) {
-    snapshot.tiers[i].bits_per_value = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry);
-    snapshot.tiers[i].attended_tokens = attended_[i];
+    TierSnapshot& tier = snapshot.tiers[i];
+    const Bits bits = BitsPerValue(plan_, static_cast<Tier>(i), options_.geometry);
+    tier.bits_per_value = bits.mean();
+    tier.k_bits_per_value = bits.k;
+    tier.v_bits_per_value = bits.v;
+    tier.f16_bytes = tier.pages * (plan_.hot.bytes() / plan_.hot.layers());
+    tier.attended_tokens = attended_[i];
+    if (static_cast<Tier>(i) == Tier::kCold) continue;
+    tier.lookups = tier.hits = lookups_[i];
   }
-  snapshot.fetch_waits = fetch_waits_;
-  snapshot.fetch_wait_seconds = std::chrono::duration<double>(fetch_wait_).count();
+  snapshot.fetch_wait = fetch_wait_;
   snapshot.sequences = std::count_if(sequences_.begin(), sequences_.end(),
                                      [](const SequenceState& s) { return s.live; });
   return snapshot;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/duration_histogram.h"
 #include "cache/layout/geometry.h"
 #include "kernels/kv_step.h"
 #include "kernels/page_codec.h"
@@ -62,28 +63,39 @@ struct TierSnapshot {
   uint64_t tokens = 0;
   uint64_t pages = 0;
   uint64_t free_pages = 0;
-  double bits_per_value = 0;
+  uint64_t f16_bytes = 0;     // what its pages would take in F16
+  double bits_per_value = 0;  // parameters included
+  double k_bits_per_value = 0;
+  double v_bits_per_value = 0;
   uint64_t attended_tokens = 0;  // context read at this precision, once a step and sequence
+  // Pages that steps wanted of the blocks lying here, and those found in memory: all of hot and
+  // warm; of cold, the ones in the staging memory from an earlier step.
+  uint64_t lookups = 0;
+  uint64_t hits = 0;
+  uint64_t dropped_pages = 0;  // released from here by requests that ended or start over
 };
+
+// How a cold record turned out to be damaged when it was read: its bytes do not match their
+// checksum, or the file ends before it does.
+enum class Damage : uint8_t { kChecksum = 0, kShort = 1 };
+inline constexpr int kDamageCount = 2;
 
 struct CacheSnapshot {
   std::array<TierSnapshot, kTierCount> tiers;
   std::array<LinkCounters, kLinkCount> links;
-  uint64_t demoted_pages[2] = {0, 0};  // hot>warm, warm>cold
-  uint64_t dropped_pages = 0;          // released by finished or cancelled sequences
-  uint64_t integrity_failures = 0;     // cold records that failed a check
-  uint64_t io_errors = 0;
+  uint64_t demoted_pages[2] = {0, 0};                       // hot>warm, warm>cold
+  std::array<uint64_t, kDamageCount> integrity_failures{};  // cold records lost, by Damage
+  uint64_t io_read_errors = 0, io_write_errors = 0;         // transfers, whether or not repeated
   uint64_t io_reads_submitted = 0, io_reads_completed = 0;
   uint64_t io_writes_submitted = 0, io_writes_completed = 0;
-  uint64_t quantize_count = 0;  // blocks encoded
-  double quantize_seconds = 0;
-  uint64_t fetch_waits = 0;  // steps that had to wait for cold pages
-  double fetch_wait_seconds = 0;
-  uint64_t move_waits = 0;  // steps that had to wait for a slot or an encoding
-  double move_wait_seconds = 0;
-  uint64_t refused_blocks = 0;  // not finite: kept in F16
-  double k_relative_error = 0;  // latest samples
-  double v_relative_error = 0;
+  DurationHistogram io_read_latency, io_write_latency;
+  DurationHistogram quantize;    // encoding one block
+  DurationHistogram fetch_wait;  // of steps that had to wait for cold pages
+  DurationHistogram move_wait;   // of steps that had to wait for a slot or an encoding
+  uint64_t refused_blocks = 0;   // not finite: kept in F16
+  // Latest samples, as warm and as cold tiers are read; 0 before any, and for hot.
+  std::array<double, kTierCount> k_relative_error{};
+  std::array<double, kTierCount> v_relative_error{};
   bool cold_degraded = false;  // the disk fails or is full: serving from two tiers
   std::string io_engine;       // io_uring, threads, none
   std::string cold_note;       // what Create found at cold_path; empty for a new file

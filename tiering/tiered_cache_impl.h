@@ -43,6 +43,7 @@ class TieredCacheImpl final : public TieredCache, private KvStep {
   const SequenceState& Find(SequenceHandle handle) const;
   absl::Status CheckSlice(const StepSlice& slice, SequenceState** sequence);
   void CountAttended();
+  void CountLookups();
   absl::Status AwaitGroup();
   absl::Status DamagedError() const;
 
@@ -56,11 +57,11 @@ class TieredCacheImpl final : public TieredCache, private KvStep {
   std::vector<StepView::Part> parts_;  // of the step being prepared
   bool in_step_ = false;
   int32_t next_layer_ = 0;
-  int32_t group_ = -1;   // layer group entered
-  bool waited_ = false;  // this step has waited for cold pages
-  uint64_t fetch_waits_ = 0;
-  std::chrono::nanoseconds fetch_wait_{0};
+  int32_t group_ = -1;                     // layer group entered
+  std::chrono::nanoseconds step_wait_{0};  // of this step for cold pages
+  DurationHistogram fetch_wait_;
   std::array<uint64_t, kTierCount> attended_{};
+  std::array<uint64_t, kTierCount> lookups_{};  // pages read in place, by where they lie
 };
 
 }  // namespace strata

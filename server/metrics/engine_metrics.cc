@@ -18,13 +18,20 @@ constexpr std::array<const char*, 5> kFinishReasons = {"eos", "stop", "length", 
 constexpr std::array<std::pair<const char*, const char*>, kLinkCount> kLinks = {
     {{"hot", "warm"}, {"warm", "cold"}, {"cold", "hot"}}};
 
+// In the order of Damage.
+constexpr std::array<const char*, kDamageCount> kDamages = {"checksum", "short"};
+
 const TierSnapshot& StatsOf(const EngineSnapshot& snapshot, Tier tier) {
   return snapshot.cache.tiers[static_cast<size_t>(tier)];
 }
 
-void AddRequests(const EngineSnapshot& s, FamilyBuilder* out) {
+void AddRequests(const EngineSnapshot& s, const EngineOptions& options, FamilyBuilder* out) {
   out->Gauge("strata_requests_running", "Requests being computed.", static_cast<double>(s.running));
   out->Gauge("strata_requests_waiting", "Requests in the queue.", static_cast<double>(s.waiting));
+  out->Gauge("strata_requests_running_limit", "Requests that may be computed at once.",
+             options.max_sequences);
+  out->Gauge("strata_requests_waiting_limit", "Requests the queue has room for.",
+             options.queue_max);
   const std::string ended = "Requests that ended, by reason.";
   for (size_t i = 0; i < kFinishReasons.size(); ++i) {
     out->Counter("strata_requests_total", ended, static_cast<double>(s.finished[i]),
@@ -93,6 +100,14 @@ void AddTierCounts(const EngineSnapshot& s, const char* name, const char* help, 
   }
 }
 
+void AddTierTotals(const EngineSnapshot& s, const char* name, const char* help, TierField field,
+                   FamilyBuilder* out) {
+  for (const Tier tier : kTiers) {
+    out->Counter(name, help, static_cast<double>(StatsOf(s, tier).*field),
+                 {{"tier", TierName(tier)}});
+  }
+}
+
 void AddTiers(const EngineSnapshot& s, const TierOptions& tiers, FamilyBuilder* out) {
   AddTierBytes(s, tiers, "strata_kv_tier_capacity_bytes", "What a tier may hold.",
                &TierSnapshot::capacity_bytes, out);
@@ -102,6 +117,8 @@ void AddTiers(const EngineSnapshot& s, const TierOptions& tiers, FamilyBuilder* 
   AddTierBytes(s, tiers, "strata_kv_tier_reserved_bytes",
                "What is promised to running requests, used or not.", &TierSnapshot::reserved_bytes,
                out);
+  AddTierBytes(s, tiers, "strata_kv_tier_f16_bytes", "What the pages of a tier would take in F16.",
+               &TierSnapshot::f16_bytes, out);
   AddTierCounts(s, "strata_kv_tier_tokens", "Tokens whose pages lie in a tier.",
                 &TierSnapshot::tokens, out);
   AddTierCounts(s, "strata_kv_tier_pages", "Pages (a layer of 64 tokens) in a tier.",
@@ -109,14 +126,22 @@ void AddTiers(const EngineSnapshot& s, const TierOptions& tiers, FamilyBuilder* 
   AddTierCounts(s, "strata_kv_tier_free_pages", "Pages a tier still has room for.",
                 &TierSnapshot::free_pages, out);
   for (const Tier tier : kTiers) {
-    // Bytes are the base unit; bits_per_value counts parameters in.
-    out->Gauge("strata_kv_bytes_per_value", "Bytes of a stored value, parameters included.",
-               StatsOf(s, tier).bits_per_value / 8, {{"tier", TierName(tier)}});
+    // Bytes are the base unit; bits a value count parameters in.
+    const std::pair<const char*, double> bits[] = {{"k", StatsOf(s, tier).k_bits_per_value},
+                                                   {"v", StatsOf(s, tier).v_bits_per_value}};
+    for (const auto& [tensor, value] : bits) {
+      out->Gauge("strata_kv_bytes_per_value", "Bytes of a stored value, parameters included.",
+                 value / 8, {{"tier", TierName(tier)}, {"tensor", tensor}});
+    }
   }
-  for (const Tier tier : kTiers) {
-    out->Counter("strata_kv_attended_tokens_total", "Tokens read by attention, by tier.",
-                 static_cast<double>(StatsOf(s, tier).attended_tokens), {{"tier", TierName(tier)}});
-  }
+  AddTierTotals(s, "strata_kv_attended_tokens_total", "Tokens read by attention, by tier.",
+                &TierSnapshot::attended_tokens, out);
+  AddTierTotals(s, "strata_kv_tier_lookups_total",
+                "Pages that steps wanted, by the tier their block lies in.", &TierSnapshot::lookups,
+                out);
+  AddTierTotals(s, "strata_kv_tier_hits_total",
+                "Pages that were found in memory; cold: staged by an earlier step.",
+                &TierSnapshot::hits, out);
   const TierSnapshot& hot = StatsOf(s, Tier::kHot);
   const double capacity = static_cast<double>(hot.capacity_bytes);
   out->Gauge("strata_kv_cache_usage_ratio", "Used part of the hot tier.",
@@ -147,43 +172,57 @@ void AddMoves(const CacheSnapshot& cache, FamilyBuilder* out) {
                  static_cast<double>(cache.demoted_pages[i]),
                  {{"source", kLinks[i].first}, {"target", kLinks[i].second}});
   }
-  out->Counter("strata_kv_released_pages_total", "Pages released by requests that ended.",
-               static_cast<double>(cache.dropped_pages));
-  out->Summary("strata_kv_quantize_seconds", "Encoding of a block.", cache.quantize_count,
-               cache.quantize_seconds);
-  out->Summary("strata_kv_fetch_wait_seconds", "Steps that waited for pages of a tier.",
-               cache.fetch_waits, cache.fetch_wait_seconds, {{"tier", "cold"}});
+  for (const Tier tier : kTiers) {
+    // Every page that leaves a tier without moving on is one whose request let go of it.
+    out->Counter("strata_kv_evicted_pages_total",
+                 "Pages dropped because their request ended or starts over.",
+                 static_cast<double>(cache.tiers[static_cast<size_t>(tier)].dropped_pages),
+                 {{"source", TierName(tier)}, {"target", "none"}});
+  }
+  out->Histogram("strata_kv_quantize_seconds", "Encoding of a block.", cache.quantize);
+  out->Histogram("strata_kv_fetch_wait_seconds", "Waits of steps for pages of a tier.",
+                 cache.fetch_wait, {{"tier", "cold"}});
+  out->Histogram("strata_kv_move_wait_seconds", "Waits of steps for a free slot or an encoding.",
+                 cache.move_wait);
   out->Counter("strata_kv_refused_blocks_total",
                "Blocks kept in F16 because a value was not finite.",
                static_cast<double>(cache.refused_blocks));
-  const std::pair<const char*, double> errors[] = {{"k", cache.k_relative_error},
-                                                   {"v", cache.v_relative_error}};
-  for (const auto& [tensor, error] : errors) {
-    out->Gauge("strata_kv_quantization_relative_error",
-               "Error of sampled pages against their F16 originals.", error,
-               {{"tier", "warm"}, {"tensor", tensor}});
+  for (const Tier tier : {Tier::kWarm, Tier::kCold}) {
+    const auto i = static_cast<size_t>(tier);
+    const std::pair<const char*, double> errors[] = {{"k", cache.k_relative_error[i]},
+                                                     {"v", cache.v_relative_error[i]}};
+    for (const auto& [tensor, error] : errors) {
+      out->Gauge("strata_kv_quantization_relative_error",
+                 "Error of the page sampled last against its F16 original, as the tier reads it.",
+                 error, {{"tier", TierName(tier)}, {"tensor", tensor}});
+    }
   }
 }
 
+// A family of one series for reads and one for writes.
+void AddIo(const char* name, const char* help, uint64_t reads, uint64_t writes,
+           FamilyBuilder* out) {
+  out->Counter(name, help, static_cast<double>(reads), {{"op", "read"}});
+  out->Counter(name, help, static_cast<double>(writes), {{"op", "write"}});
+}
+
 void AddDisk(const CacheSnapshot& cache, FamilyBuilder* out) {
-  out->Counter("strata_kv_integrity_failures_total", "Records that failed a check when read.",
-               static_cast<double>(cache.integrity_failures), {{"tier", "cold"}});
+  for (size_t i = 0; i < kDamages.size(); ++i) {
+    out->Counter("strata_kv_integrity_failures_total", "Records found damaged when read.",
+                 static_cast<double>(cache.integrity_failures[i]),
+                 {{"tier", "cold"}, {"kind", kDamages[i]}});
+  }
   out->Gauge("strata_kv_cold_degraded", "1 while the disk fails or is full.",
              cache.cold_degraded ? 1 : 0);
-  const std::pair<const char*, uint64_t> submitted[] = {{"read", cache.io_reads_submitted},
-                                                        {"write", cache.io_writes_submitted}};
-  for (const auto& [op, count] : submitted) {
-    out->Counter("strata_io_submitted_total", "Reads and writes handed to the disk.",
-                 static_cast<double>(count), {{"op", op}});
-  }
-  const std::pair<const char*, uint64_t> completed[] = {{"read", cache.io_reads_completed},
-                                                        {"write", cache.io_writes_completed}};
-  for (const auto& [op, count] : completed) {
-    out->Counter("strata_io_completed_total", "Reads and writes the disk has done.",
-                 static_cast<double>(count), {{"op", op}});
-  }
-  out->Counter("strata_io_errors_total", "Reads and writes that failed.",
-               static_cast<double>(cache.io_errors));
+  AddIo("strata_io_submitted_total", "Transfers handed to the disk.", cache.io_reads_submitted,
+        cache.io_writes_submitted, out);
+  AddIo("strata_io_completed_total", "Transfers the disk has answered, with data or an error.",
+        cache.io_reads_completed, cache.io_writes_completed, out);
+  AddIo("strata_io_errors_total", "Transfers that failed or came up short, repeated or not.",
+        cache.io_read_errors, cache.io_write_errors, out);
+  const std::string latency = "From handing a transfer to the disk to its answer.";
+  out->Histogram("strata_io_latency_seconds", latency, cache.io_read_latency, {{"op", "read"}});
+  out->Histogram("strata_io_latency_seconds", latency, cache.io_write_latency, {{"op", "write"}});
   out->Gauge("strata_io_engine_info", "How the disk is read and written.", 1,
              {{"engine", cache.io_engine.empty() ? "none" : cache.io_engine}});
 }
@@ -220,7 +259,7 @@ std::vector<prometheus::MetricFamily> EngineFamilies(const EngineSnapshot& snaps
                                                      const PositionalPolicy& default_policy,
                                                      const MetricLabels& labels) {
   FamilyBuilder out;
-  AddRequests(snapshot, &out);
+  AddRequests(snapshot, options, &out);
   AddTokensAndTimes(snapshot, &out);
   AddTiers(snapshot, tiers, &out);
   AddMoves(snapshot.cache, &out);

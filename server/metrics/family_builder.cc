@@ -28,11 +28,13 @@ void FamilyBuilder::Gauge(const std::string& name, const std::string& help, doub
   Add(name, help, prometheus::MetricType::Gauge, labels)->gauge.value = value;
 }
 
-void FamilyBuilder::Summary(const std::string& name, const std::string& help, uint64_t count,
-                            double sum, const MetricLabelList& labels) {
-  auto& summary = Add(name, help, prometheus::MetricType::Summary, labels)->summary;
-  summary.sample_count = count;
-  summary.sample_sum = sum;
+void FamilyBuilder::Histogram(const std::string& name, const std::string& help,
+                              const DurationHistogram& histogram, const MetricLabelList& labels) {
+  HistogramSnapshot copy;
+  copy.bounds.assign(DurationHistogram::kBounds.begin(), DurationHistogram::kBounds.end());
+  copy.counts.assign(histogram.counts.begin(), histogram.counts.end());
+  copy.sum = histogram.sum_seconds();
+  Histogram(name, help, copy, labels);
 }
 
 void FamilyBuilder::Histogram(const std::string& name, const std::string& help,

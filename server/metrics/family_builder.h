@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/duration_histogram.h"
 #include "prometheus/metric_family.h"
 #include "server/engine/engine.h"
 
@@ -19,12 +20,11 @@ class FamilyBuilder {
                const MetricLabelList& labels = {});
   void Gauge(const std::string& name, const std::string& help, double value,
              const MetricLabelList& labels = {});
-  // A count and a sum without quantiles.
-  void Summary(const std::string& name, const std::string& help, uint64_t count, double sum,
-               const MetricLabelList& labels = {});
   // A snapshot without bounds (nothing observed yet) has the unbounded bucket alone.
   void Histogram(const std::string& name, const std::string& help,
                  const HistogramSnapshot& histogram, const MetricLabelList& labels = {});
+  void Histogram(const std::string& name, const std::string& help,
+                 const DurationHistogram& histogram, const MetricLabelList& labels = {});
 
   std::vector<prometheus::MetricFamily> Take() { return std::move(families_); }
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <iterator>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,19 +12,29 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "prometheus/text_serializer.h"
+#include "server/metrics/page.h"
 
 namespace strata {
 namespace {
 
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
-constexpr size_t kThreads = 2;  // a scrape and a probe at once
+constexpr size_t kThreads = 4;  // a scrape, a probe and two pages at once
 constexpr size_t kRequestBytesMax = 4096;
+
+// Says which script and style belong to an answer; not to be guessed by what is shown in it.
+std::string MakeNonce() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
 
 class HttpServerImpl final : public MetricsHttpServer {
  public:
-  explicit HttpServerImpl(Probes probes) : probes_(std::move(probes)) {}
+  HttpServerImpl(Probes probes, std::function<std::string()> stats_json)
+      : probes_(std::move(probes)), stats_json_(std::move(stats_json)) {}
   ~HttpServerImpl() override {
     server_.stop();
     if (thread_.joinable()) thread_.join();
@@ -40,7 +51,10 @@ class HttpServerImpl final : public MetricsHttpServer {
   std::string Metrics() const;
   void Probe(const char* path, const std::function<bool()>& healthy);
 
+  void ServePage();
+
   const Probes probes_;
+  const std::function<std::string()> stats_json_;
   mutable absl::Mutex mutex_;
   std::vector<std::weak_ptr<prometheus::Collectable>> sources_ ABSL_GUARDED_BY(mutex_);
   std::string address_;
@@ -73,9 +87,32 @@ void HttpServerImpl::Probe(const char* path, const std::function<bool()>& health
   });
 }
 
+// The page may run its own script and style and ask this server, and nothing else.
+void HttpServerImpl::ServePage() {
+  server_.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    const std::string nonce = MakeNonce();
+    response.set_header("Content-Security-Policy",
+                        absl::StrCat("default-src 'none'; connect-src 'self'; img-src data:; "
+                                     "script-src 'nonce-",
+                                     nonce, "'; style-src 'nonce-", nonce,
+                                     "'; base-uri 'none'; form-action 'none'; "
+                                     "frame-ancestors 'none'"));
+    response.set_header("X-Content-Type-Options", "nosniff");
+    response.set_header("Referrer-Policy", "no-referrer");
+    response.set_header("Cache-Control", "no-store");
+    response.set_content(absl::StrReplaceAll(kPage, {{kNonceMark, nonce}}),
+                         "text/html; charset=utf-8");
+  });
+  server_.Get("/stats.json", [this](const httplib::Request&, httplib::Response& response) {
+    response.set_header("Cache-Control", "no-store");
+    response.set_content(stats_json_(), "application/json");
+  });
+}
+
 absl::Status HttpServerImpl::Listen(const std::string& listen) {
   server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server_.set_payload_max_length(kRequestBytesMax);
+  server_.set_keep_alive_max_count(1);
   // By default the port would be shared with any other process that wants it.
   server_.set_socket_options([](socket_t socket) {
     const int yes = 1;
@@ -86,6 +123,7 @@ absl::Status HttpServerImpl::Listen(const std::string& listen) {
   });
   Probe("/healthz", probes_.live);
   Probe("/readyz", probes_.ready);
+  ServePage();
 
   const size_t colon = listen.rfind(':');
   const std::string host = listen.substr(0, colon);
@@ -113,8 +151,8 @@ absl::Status HttpServerImpl::Listen(const std::string& listen) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsHttpServer>> MetricsHttpServer::Start(
-    const std::string& listen, Probes probes) {
-  auto server = std::make_unique<HttpServerImpl>(std::move(probes));
+    const std::string& listen, Probes probes, std::function<std::string()> stats_json) {
+  auto server = std::make_unique<HttpServerImpl>(std::move(probes), std::move(stats_json));
   const absl::Status status = server->Listen(listen);
   if (!status.ok()) return status;
   return server;

@@ -15,12 +15,15 @@ struct Probes {
   std::function<bool()> ready;
 };
 
-// Plain HTTP for machines that look after this one: /metrics, /healthz, /readyz.
+// Plain HTTP for those that look after this server: /metrics, /healthz and /readyz for machines,
+// and for people a page at / that draws what /stats.json says. Connections are closed after each
+// answer, so that no open page keeps a probe waiting.
 class MetricsHttpServer {
  public:
   // Unavailable, naming the address, when it cannot be bound. Port 0 takes any free one.
-  static absl::StatusOr<std::unique_ptr<MetricsHttpServer>> Start(const std::string& listen,
-                                                                  Probes probes);
+  // `stats_json` makes the JSON of the page; called on the server's threads.
+  static absl::StatusOr<std::unique_ptr<MetricsHttpServer>> Start(
+      const std::string& listen, Probes probes, std::function<std::string()> stats_json);
   virtual ~MetricsHttpServer() = default;  // stops
 
   virtual const std::string& address() const = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "google/protobuf/util/time_util.h"
 #include "server/config/format_name.h"
@@ -63,6 +64,67 @@ v1::LinkUse UseOf(Link link, const LinkCounters& counters) {
   use.set_bytes_f16_equivalent(counters.f16_bytes);
   use.set_pages(counters.pages);
   return use;
+}
+
+template <typename Bounds, typename Counts>
+v1::Distribution DistributionOf(const Bounds& bounds, const Counts& counts, double sum) {
+  v1::Distribution message;
+  message.mutable_bounds()->Add(bounds.begin(), bounds.end());
+  message.mutable_counts()->Add(counts.begin(), counts.end());
+  message.set_sum_seconds(sum);
+  return message;
+}
+v1::Distribution DistributionOf(const HistogramSnapshot& histogram) {
+  return DistributionOf(histogram.bounds, histogram.counts, histogram.sum);
+}
+
+// Of the same buckets.
+HistogramSnapshot Sum(HistogramSnapshot a, const HistogramSnapshot& b) {
+  for (size_t i = 0; i < a.counts.size() && i < b.counts.size(); ++i) a.counts[i] += b.counts[i];
+  a.sum += b.sum;
+  return a;
+}
+
+v1::TierStats StatsOf(Tier tier, const CacheSnapshot& cache, const TierOptions& options) {
+  const TierSnapshot& source = cache.tiers[static_cast<size_t>(tier)];
+  v1::TierStats stats;
+  stats.set_tier(ToProto(tier));
+  stats.set_format(TierFormat(options, tier));
+  stats.set_layout(TierFormatName(options, tier));
+  stats.set_capacity_bytes(source.capacity_bytes);
+  stats.set_used_bytes(source.used_bytes);
+  stats.set_reserved_bytes(source.reserved_bytes);
+  stats.set_tokens(source.tokens);
+  stats.set_pages(source.pages);
+  stats.set_free_pages(source.free_pages);
+  stats.set_bits_per_value(source.bits_per_value);
+  stats.set_lookups(source.lookups);
+  stats.set_hits(source.hits);
+  stats.set_bytes_f16_equivalent(source.f16_bytes);
+  stats.set_k_relative_error(cache.k_relative_error[static_cast<size_t>(tier)]);
+  stats.set_v_relative_error(cache.v_relative_error[static_cast<size_t>(tier)]);
+  return stats;
+}
+
+void AddTotals(const EngineSnapshot& s, v1::CacheStats* message) {
+  message->set_prompt_tokens(s.prompt_tokens);
+  message->set_generation_tokens(s.generation_tokens);
+  message->set_requests_finished(
+      std::accumulate(s.finished.begin(), s.finished.end(), uint64_t{0}));
+  message->set_requests_cancelled(s.cancelled);
+  message->set_requests_failed(s.failed + s.deadline_exceeded);
+  message->set_requests_rejected(s.rejected_queue_full + s.rejected_capacity +
+                                 s.rejected_queue_timeout + s.rejected_invalid);
+  message->set_recomputed_tokens(s.recomputed_tokens);
+  const auto& failures = s.cache.integrity_failures;
+  message->set_integrity_failures(std::accumulate(failures.begin(), failures.end(), uint64_t{0}));
+  message->set_io_errors(s.cache.io_read_errors + s.cache.io_write_errors);
+  message->set_refused_blocks(s.cache.refused_blocks);
+  *message->mutable_time_to_first_token() = DistributionOf(s.time_to_first_token);
+  *message->mutable_inter_token_latency() = DistributionOf(s.inter_token_latency);
+  *message->mutable_fetch_wait() = DistributionOf(
+      DurationHistogram::kBounds, s.cache.fetch_wait.counts, s.cache.fetch_wait.sum_seconds());
+  *message->mutable_step() = DistributionOf(Sum(s.step_seconds_prefill, s.step_seconds_decode));
 }
 
 }  // namespace
@@ -132,18 +194,7 @@ v1::CacheStats ToProto(const EngineSnapshot& snapshot, const TierOptions& option
   v1::CacheStats message;
   *message.mutable_time() = TimeUtil::GetCurrentTime();
   for (const Tier tier : kTiers) {
-    const TierSnapshot& source = snapshot.cache.tiers[static_cast<size_t>(tier)];
-    v1::TierStats* stats = message.add_tiers();
-    stats->set_tier(ToProto(tier));
-    stats->set_format(TierFormat(options, tier));
-    stats->set_layout(TierFormatName(options, tier));
-    stats->set_capacity_bytes(source.capacity_bytes);
-    stats->set_used_bytes(source.used_bytes);
-    stats->set_reserved_bytes(source.reserved_bytes);
-    stats->set_tokens(source.tokens);
-    stats->set_pages(source.pages);
-    stats->set_free_pages(source.free_pages);
-    stats->set_bits_per_value(source.bits_per_value);
+    *message.add_tiers() = StatsOf(tier, snapshot.cache, options);
   }
   for (int i = 0; i < kLinkCount; ++i) {
     *message.add_links() =
@@ -151,11 +202,12 @@ v1::CacheStats ToProto(const EngineSnapshot& snapshot, const TierOptions& option
   }
   // Waits are counted for reading the cold tier alone.
   *message.mutable_links(static_cast<int>(Link::kColdToHot))->mutable_wait() =
-      TimeUtil::NanosecondsToDuration(
-          static_cast<int64_t>(snapshot.cache.fetch_wait_seconds * 1e9));
+      TimeUtil::NanosecondsToDuration(snapshot.cache.fetch_wait.sum.count());
   message.set_running(static_cast<uint32_t>(snapshot.running));
   message.set_waiting(static_cast<uint32_t>(snapshot.waiting));
   message.set_cold_degraded(snapshot.cache.cold_degraded);
+  message.set_stalled(snapshot.stalled);
+  AddTotals(snapshot, &message);
   return message;
 }
 

@@ -10,6 +10,8 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/support/server_interceptor.h"
+#include "server/rpc/cache_service.h"
+#include "server/rpc/stats_watchers.h"
 
 namespace strata::rpc {
 namespace {
@@ -57,7 +59,7 @@ class GrpcServerImpl final : public GrpcServer {
         tokenizing_(options.tokenizing_max),
         delivery_(options.tokenizing_max),
         inference_(MakeInferenceService({state, clock, defaults, &tokenizing_, &delivery_}, facts)),
-        cache_(MakeCacheService(state)) {}
+        cache_(MakeCacheService(state, &watchers_)) {}
 
   ~GrpcServerImpl() override {
     if (server_ != nullptr) Stop();
@@ -83,6 +85,7 @@ class GrpcServerImpl final : public GrpcServer {
   // Before the services and the server, which post to them until they are gone.
   WorkQueue tokenizing_;
   WorkQueue delivery_;
+  StatsWatchers watchers_;
   std::unique_ptr<grpc::Service> inference_;
   std::unique_ptr<grpc::Service> cache_;
   std::unique_ptr<grpc::Server> server_;
@@ -142,6 +145,7 @@ absl::Status GrpcServerImpl::Listen(const GrpcServerOptions& options, CallMetric
 bool GrpcServerImpl::Drain(std::chrono::nanoseconds timeout) {
   SetReady(false);
   state_->BeginDrain();
+  watchers_.EndAll(absl::UnavailableError("the server is shutting down"));
   const bool idle = state_->AwaitIdle(timeout);
   if (!idle) {
     state_->AbortAll(absl::UnavailableError("the server is shutting down: drain timeout reached"));

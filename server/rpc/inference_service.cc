@@ -137,13 +137,6 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
-// A stream that is refused before it began.
-class RefusedStream final : public grpc::ServerWriteReactor<v1::CacheStats> {
- public:
-  explicit RefusedStream(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
-  void OnDone() override { delete this; }
-};
-
 class InferenceService final : public v1::InferenceService::CallbackService {
  public:
   InferenceService(const CallEnvironment& environment, ServerFacts facts)
@@ -287,46 +280,11 @@ void InferenceService::Describe(v1::ServerInfo* response) const {
   if (model.ok()) response->set_io_engine((*model)->engine->Snapshot()->cache.io_engine);
 }
 
-class CacheService final : public v1::CacheService::CallbackService {
- public:
-  explicit CacheService(const ServingState* state) : state_(state) {}
-
-  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
-                                     const v1::GetCacheStatsRequest*,
-                                     v1::CacheStats* response) override {
-    const auto model = state_->Model();
-    if (model.ok()) {
-      *response = ToProto(*(*model)->engine->Snapshot(), (*model)->engine->tier_options());
-    }
-    return Answer(context, model.status());
-  }
-  grpc::ServerWriteReactor<v1::CacheStats>* WatchStats(grpc::CallbackServerContext*,
-                                                       const v1::WatchCacheStatsRequest*) override {
-    return new RefusedStream(UnsupportedField("WatchStats", ""));
-  }
-  grpc::ServerUnaryReactor* DropSession(grpc::CallbackServerContext* context,
-                                        const v1::DropSessionRequest*,
-                                        v1::DropSessionResponse*) override {
-    return Answer(context, UnsupportedField("DropSession", ""));
-  }
-  grpc::ServerUnaryReactor* Flush(grpc::CallbackServerContext* context, const v1::FlushRequest*,
-                                  v1::FlushResponse*) override {
-    return Answer(context, UnsupportedField("Flush", ""));
-  }
-
- private:
-  const ServingState* const state_;
-};
-
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeInferenceService(const CallEnvironment& environment,
                                                     const ServerFacts& facts) {
   return std::make_unique<InferenceService>(environment, facts);
-}
-
-std::unique_ptr<grpc::Service> MakeCacheService(const ServingState* state) {
-  return std::make_unique<CacheService>(state);
 }
 
 }  // namespace strata::rpc

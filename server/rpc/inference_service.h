@@ -19,10 +19,9 @@ struct ServerFacts {
   std::vector<std::string> devices;
 };
 
-// strata.v1.InferenceService and strata.v1.CacheService on gRPC's callback API. `environment` and
-// what it points to outlive the services.
+// strata.v1.InferenceService on gRPC's callback API. `environment` and what it points to outlive
+// it.
 std::unique_ptr<grpc::Service> MakeInferenceService(const CallEnvironment& environment,
                                                     const ServerFacts& facts);
-std::unique_ptr<grpc::Service> MakeCacheService(const ServingState* state);
 
 }  // namespace strata::rpc

@@ -269,7 +269,8 @@ TEST_F(IntegrationTest, ADamagedDiskChangesNoToken) {
     recomputed = damaged->finished->recomputed_tokens;
   }
   EXPECT_GT(recomputed, 0);
-  EXPECT_GT(engine_->Snapshot()->cache.integrity_failures, 0u);
+  EXPECT_GT(engine_->Snapshot()->cache.integrity_failures[static_cast<size_t>(Damage::kChecksum)],
+            0u);
   ExpectBaseline();
 }
 

@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/dynamic_message.h"
+#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/time_util.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -12,6 +14,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
+#include "server/rpc/stats_report.h"
 #include "strata/v1/inference.grpc.pb.h"
 #include "tests/server/fake_engine.h"
 
@@ -263,20 +266,123 @@ TEST_F(GrpcServerTest, DescribesModelsAndCache) {
   EXPECT_EQ(stats.links(2).bytes_f16_equivalent(), 80u);
 }
 
+v1::WatchCacheStatsRequest Every(int milliseconds) {
+  v1::WatchCacheStatsRequest request;
+  *request.mutable_interval() =
+      google::protobuf::util::TimeUtil::MillisecondsToDuration(milliseconds);
+  return request;
+}
+
+TEST_F(GrpcServerTest, WatchersGetReportAfterReport) {
+  grpc::ClientContext early;
+  EXPECT_EQ(cache_->WatchStats(&early, {})->Finish().error_code(), grpc::UNAVAILABLE);
+  Load();
+  EngineSnapshot snapshot;
+  snapshot.generation_tokens = 1;
+  snapshot.inter_token_latency = {{0.5, 1}, {1, 2, 3}, 7.5};
+  snapshot.cache.tiers[2].f16_bytes = 77;
+  snapshot.cache.integrity_failures = {2, 3};
+  engine_.set_snapshot(snapshot);
+  grpc::ClientContext context;
+  const auto reader = cache_->WatchStats(&context, Every(100));
+  v1::CacheStats stats;
+  ASSERT_TRUE(reader->Read(&stats));
+  EXPECT_EQ(stats.model(), "fake");
+  EXPECT_EQ(stats.generation_tokens(), 1u);
+  EXPECT_EQ(stats.tiers(2).bytes_f16_equivalent(), 77u);
+  EXPECT_EQ(stats.integrity_failures(), 5u);
+  EXPECT_THAT(stats.inter_token_latency().counts(), testing::ElementsAre(1u, 2u, 3u));
+  EXPECT_EQ(stats.inter_token_latency().sum_seconds(), 7.5);
+  snapshot.generation_tokens = 2;
+  engine_.set_snapshot(snapshot);
+  // Reports that were on their way may still show the old one.
+  while (reader->Read(&stats) && stats.generation_tokens() != 2) continue;
+  EXPECT_EQ(stats.generation_tokens(), 2u);
+  context.TryCancel();
+  while (reader->Read(&stats)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST_F(GrpcServerTest, WatchingHasLimits) {
+  Load();
+  for (const int interval : {-1, 0, 99, 60'001}) {
+    grpc::ClientContext context;
+    const grpc::Status status = cache_->WatchStats(&context, Every(interval))->Finish();
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << interval;
+    EXPECT_THAT(status.error_message(), HasSubstr("interval")) << interval;
+    EXPECT_THAT(status.error_message(), HasSubstr("0.1 s to 60 s")) << interval;
+  }
+  v1::WatchCacheStatsRequest ages;
+  ages.mutable_interval()->set_seconds(int64_t{1} << 62);
+  grpc::ClientContext too_long;
+  EXPECT_EQ(cache_->WatchStats(&too_long, ages)->Finish().error_code(), grpc::INVALID_ARGUMENT);
+
+  struct Watch {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::CacheStats>> reader;
+  };
+  std::vector<std::unique_ptr<Watch>> watches;
+  v1::CacheStats stats;
+  for (int i = 0; i < 32; ++i) {
+    watches.push_back(std::make_unique<Watch>());
+    watches.back()->reader = cache_->WatchStats(&watches.back()->context, Every(60'000));
+    ASSERT_TRUE(watches.back()->reader->Read(&stats));
+  }
+  grpc::ClientContext one_more;
+  const grpc::Status full = cache_->WatchStats(&one_more, {})->Finish();
+  EXPECT_EQ(full.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(full.error_message(), HasSubstr("32"));
+  EXPECT_TRUE(HasDetail<google::rpc::QuotaFailure>(full));
+  watches.front()->context.TryCancel();
+  watches.front()->reader->Finish();
+  // The server learns of it a little later.
+  bool entered = false;
+  while (!entered) {
+    grpc::ClientContext again;
+    entered = cache_->WatchStats(&again, Every(60'000))->Read(&stats);
+    again.TryCancel();
+  }
+}
+
+// A watcher neither holds a drain up nor outlives it.
+TEST_F(GrpcServerTest, DrainingEndsWatching) {
+  Load();
+  grpc::ClientContext context;
+  const auto reader = cache_->WatchStats(&context, Every(60'000));
+  v1::CacheStats stats;
+  ASSERT_TRUE(reader->Read(&stats));
+  EXPECT_TRUE(server_->Drain(std::chrono::seconds(60)));
+  EXPECT_FALSE(reader->Read(&stats));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("shutting down"));
+}
+
+TEST_F(GrpcServerTest, StatsAreJsonToo) {
+  EXPECT_THAT(StatsJson(state_), HasSubstr("still loading"));
+  Load();
+  EngineSnapshot snapshot;
+  snapshot.running = 3;
+  engine_.set_snapshot(snapshot);
+  v1::CacheStats stats;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(StatsJson(state_), &stats).ok());
+  EXPECT_EQ(stats.running(), 3u);
+  EXPECT_EQ(stats.model(), "fake");
+}
+
 TEST_F(GrpcServerTest, WhatIsNotSupportedSaysSo) {
   Load();
   const auto expect_refusal = [](const grpc::Status& status, const std::string& name) {
     EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED) << name;
     EXPECT_THAT(status.error_message(), HasSubstr(name));
   };
-  grpc::ClientContext contexts[4];
+  grpc::ClientContext contexts[3];
   v1::RenderChatResponse chat;
   expect_refusal(stub_->RenderChat(&contexts[0], {}, &chat), "RenderChat");
   v1::DropSessionResponse drop;
   expect_refusal(cache_->DropSession(&contexts[1], {}, &drop), "DropSession");
   v1::FlushResponse flush;
   expect_refusal(cache_->Flush(&contexts[2], {}, &flush), "Flush");
-  expect_refusal(cache_->WatchStats(&contexts[3], {})->Finish(), "WatchStats");
 }
 
 // Sends raw bytes to a method and returns the first answer's bytes.

@@ -85,10 +85,15 @@ class ColdStagingTest : public ::testing::Test {
 TEST_F(ColdStagingTest, EverythingIsResidentWhereItFits) {
   Make(kRecords * kGroups);
   EXPECT_EQ(staging_->resident_records(), kRecords);
+  const auto pages = static_cast<uint64_t>(kRecords * layout_.layers());
   Walk();
   EXPECT_EQ(Reads(), 54u);
+  EXPECT_EQ(staging_->page_lookups(), pages);
+  EXPECT_EQ(staging_->page_hits(), 0u);
   Walk();
   EXPECT_EQ(Reads(), 54u);
+  EXPECT_EQ(staging_->page_lookups(), 2 * pages);
+  EXPECT_EQ(staging_->page_hits(), pages);
 }
 
 TEST_F(ColdStagingTest, ResidentBlocksLeaveTwoGroupsToTheOthers) {
@@ -96,6 +101,8 @@ TEST_F(ColdStagingTest, ResidentBlocksLeaveTwoGroupsToTheOthers) {
   // r residents and 6 - r streaming ones: 9 r + 2 (6 - r) <= 33.
   EXPECT_EQ(staging_->resident_records(), 3);
   for (int i = 0; i < 5; ++i) Walk();
+  // The three residents, in all steps but the first.
+  EXPECT_EQ(staging_->page_hits(), static_cast<uint64_t>(4 * 3 * layout_.layers()));
   EXPECT_LE(staging_->units_used(), 33);
   // The residents once; the others each time, but for what waited from step to step.
   Settle();
@@ -107,6 +114,9 @@ TEST_F(ColdStagingTest, TheLeastMemoryStillStreams) {
   Make(2 * kRecords);
   EXPECT_EQ(staging_->resident_records(), 0);
   for (int i = 0; i < 3; ++i) Walk();
+  // Read ahead in time is no hit: it came from the disk for this step.
+  EXPECT_EQ(staging_->page_lookups(), static_cast<uint64_t>(3 * kRecords * layout_.layers()));
+  EXPECT_EQ(staging_->page_hits(), 0u);
 }
 
 // Reads are under way before anybody waits for them: this group's, the next one's, and at the end

@@ -152,7 +152,8 @@ TEST_F(ColdStoreTest, TruncatedFileIsAnIoError) {
             0);
   std::byte first{};
   EXPECT_EQ(Read(store.get(), 7, 0, &first), Result::kIoError);
-  EXPECT_GT(store->io_errors(), 0u);
+  EXPECT_GT(store->read_errors(), 0u);
+  EXPECT_EQ(store->write_errors(), 0u);
 }
 
 TEST_F(ColdStoreTest, RestartStartsEmptyAndSaysWhy) {
@@ -259,7 +260,8 @@ TEST_F(ColdStoreTest, TransientFaultsAreRetriedPersistentOnesReported) {
   ASSERT_TRUE(store.ok()) << store.status();
   plan->SetWrites({.error = 1});
   EXPECT_EQ(Write(store->get(), 1, 5), Result::kIoError);
-  EXPECT_EQ((*store)->io_errors(), 3u);
+  EXPECT_EQ((*store)->write_errors(), 3u);
+  EXPECT_EQ((*store)->read_errors(), 0u);
   EXPECT_EQ(Inspect().records, 0u);
   plan->SetWrites({.short_transfer = 0.3});
   plan->SetReads({.error = 0.1, .short_transfer = 0.1, .flip_read = 0.1});

@@ -181,7 +181,10 @@ TEST_F(ColdTierTest, DamagedRecordIsRecomputed) {
   EXPECT_EQ(TieredCache::SequenceOf(status), a.handle);
   EXPECT_THAT(cache_->TakeDamaged(), ElementsAre(a.handle));
   EXPECT_THAT(cache_->TakeDamaged(), IsEmpty());
-  EXPECT_GE(cache_->Snapshot().integrity_failures, 1u);
+  constexpr auto kChecksum = static_cast<size_t>(Damage::kChecksum);
+  constexpr auto kShort = static_cast<size_t>(Damage::kShort);
+  EXPECT_GE(cache_->Snapshot().integrity_failures[kChecksum], 1u);
+  EXPECT_EQ(cache_->Snapshot().integrity_failures[kShort], 0u);
   cache_->CheckInvariants();
   // Until it is reset it stays damaged, and the other sequence goes on.
   EXPECT_EQ(driver_->Step({{&a, 1}}).code(), absl::StatusCode::kDataLoss);
@@ -205,11 +208,27 @@ TEST_F(ColdTierTest, UnreadableDiskIsDataLossAndThenRecovers) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(cache_->TakeDamaged(), ElementsAre(a.handle));
-  EXPECT_GT(cache_->Snapshot().io_errors, 0u);
-  EXPECT_EQ(cache_->Snapshot().integrity_failures, 0u);
+  EXPECT_GT(cache_->Snapshot().io_read_errors, 0u);
+  EXPECT_EQ(cache_->Snapshot().io_write_errors, 0u);
+  EXPECT_THAT(cache_->Snapshot().integrity_failures, ElementsAre(0u, 0u));
   plan_->SetReads({});
   driver_->Reset(&a);
   ASSERT_TRUE(driver_->Grow(&a, 1300).ok());
+}
+
+// What is missing at the end of a cut file is told apart from bytes that are wrong.
+TEST_F(ColdTierTest, ATruncatedFileIsShortRecords) {
+  Make(SmallOptions(Budget()), Faulty());
+  CacheDriver::Sequence a = Admit(1, 1300, kPolicy);
+  ASSERT_TRUE(driver_->Grow(&a, 1280).ok());
+  ASSERT_TRUE(driver_->Step({{&a, 1}}, /*abandon=*/true).ok());
+  cache_->WaitUntilIdle();
+  ASSERT_EQ(truncate(file_.path().c_str(), 4096), 0);
+  const absl::Status status = driver_->Step({{&a, 1}});
+  ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  const auto failures = cache_->Snapshot().integrity_failures;
+  EXPECT_EQ(failures[static_cast<size_t>(Damage::kChecksum)], 0u);
+  EXPECT_GE(failures[static_cast<size_t>(Damage::kShort)], 1u);
 }
 
 TEST_F(ColdTierTest, FaultsThatPassAreOvercome) {
@@ -223,9 +242,16 @@ TEST_F(ColdTierTest, FaultsThatPassAreOvercome) {
     ASSERT_TRUE(driver_->Grow(&a, tokens).ok());
     cache_->WaitUntilIdle();
   }
-  EXPECT_GT(cache_->Snapshot().io_errors, 0u);
-  EXPECT_FALSE(cache_->Snapshot().cold_degraded);
-  EXPECT_GT(cache_->Snapshot().fetch_waits, 0u);
+  CacheSnapshot s = cache_->Snapshot();
+  EXPECT_GT(s.io_read_errors, 0u);
+  EXPECT_GT(s.io_write_errors, 0u);
+  EXPECT_FALSE(s.cold_degraded);
+  EXPECT_GT(s.fetch_wait.count(), 0u);
+  EXPECT_GT(s.fetch_wait.sum.count(), 0);
+  // Every transfer was timed.
+  EXPECT_EQ(s.io_read_latency.count(), s.io_reads_completed);
+  EXPECT_EQ(s.io_write_latency.count(), s.io_writes_completed);
+  EXPECT_GT(s.io_read_latency.sum.count(), 0);
   EXPECT_GT(cache_->Usage(a.handle).cold_wait.count(), 0);
   driver_->Release(a);
   ExpectEmpty();
@@ -247,7 +273,8 @@ TEST_F(ColdTierTest, DiskThatTakesNoWritesDegradesToTwoTiers) {
   cache_->WaitUntilIdle();
   CacheSnapshot s = cache_->Snapshot();
   EXPECT_TRUE(s.cold_degraded);
-  EXPECT_GT(s.io_errors, 0u);
+  EXPECT_GT(s.io_write_errors, 0u);
+  EXPECT_EQ(s.io_read_errors, 0u);
   EXPECT_EQ(s.tiers[2].used_bytes, 0u);
   EXPECT_EQ(cache_->Usage(a.handle).tokens[2], 24 * 64);
   // With the three warm ones, and the two encoded ahead of the next piece.

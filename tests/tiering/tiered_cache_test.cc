@@ -59,7 +59,17 @@ TEST_F(TieredCacheTest, WarmBlocksAreReadAsTheCodecWroteThem) {
   // I4 of values that are nearly uniform over 16 cells: rms error 1/sqrt(12) of a cell, rms value
   // 16/sqrt(12) cells, so 1/16; the outermost values of few tokens move that a little.
   EXPECT_NEAR(cache_->Usage(a.handle).k_relative_error, 1.0 / 16, 0.01);
-  EXPECT_NEAR(cache_->Snapshot().v_relative_error, 1.0 / 16, 0.01);
+  const CacheSnapshot s = cache_->Snapshot();
+  EXPECT_NEAR(s.v_relative_error[1], 1.0 / 16, 0.01);
+  // The latest sample is of layer 1, which the cold tier reads as I2: cells four times as wide.
+  EXPECT_NEAR(s.k_relative_error[2], 1.0 / 4, 0.04);
+  EXPECT_NEAR(s.v_relative_error[2], 1.0 / 4, 0.04);
+  // What steps wanted of blocks in memory they found there.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GT(s.tiers[i].lookups, 0u);
+    EXPECT_EQ(s.tiers[i].hits, s.tiers[i].lookups);
+  }
+  EXPECT_EQ(s.tiers[2].lookups, 0u);
 }
 
 // The counters of a scripted run equal the moves worked out by hand, and what is on disk.
@@ -79,7 +89,8 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
   EXPECT_THAT(usage.tokens, ElementsAre(3 * 64 + 10, 3 * 64, 14 * 64));
   EXPECT_THAT(usage.pages, ElementsAre(4 * kLayers, 3 * kLayers, 14 * kLayers));
   EXPECT_THAT(usage.bytes, ElementsAre(4 * bytes[0], 3 * bytes[1], 14 * bytes[2]));
-  EXPECT_EQ(s.quantize_count, 17u);
+  EXPECT_EQ(s.quantize.count(), 17u);
+  EXPECT_GT(s.quantize.sum.count(), 0);
   EXPECT_EQ(s.demoted_pages[0], 17u * kLayers);
   EXPECT_EQ(s.demoted_pages[1], 14u * kLayers);
   EXPECT_EQ(s.links[0].bytes, 17 * bytes[1]);
@@ -92,6 +103,7 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
     EXPECT_EQ(s.tiers[i].used_bytes, usage.bytes[i]);
     EXPECT_EQ(s.tiers[i].tokens, static_cast<uint64_t>(usage.tokens[i]));
     EXPECT_EQ(s.tiers[i].pages, static_cast<uint64_t>(usage.pages[i]));
+    EXPECT_EQ(s.tiers[i].f16_bytes, usage.pages[i] / kLayers * bytes[0]);
     EXPECT_EQ(s.tiers[i].free_pages,
               (s.tiers[i].capacity_bytes - usage.bytes[i]) / bytes[i] * kLayers);
   }
@@ -99,6 +111,8 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
   // 32 values each. Cold: the two end layers as warm ones.
   EXPECT_EQ(s.tiers[0].bits_per_value, 16.0);
   EXPECT_EQ(s.tiers[1].bits_per_value, 8.0 * (1024 + 128 + 1024 + 256) / (2 * 64 * 32));
+  EXPECT_EQ(s.tiers[1].k_bits_per_value, 8.0 * (1024 + 128) / (64 * 32));
+  EXPECT_EQ(s.tiers[1].v_bits_per_value, 8.0 * (1024 + 256) / (64 * 32));
   EXPECT_NEAR(
       s.tiers[2].bits_per_value,
       (2 * s.tiers[1].bits_per_value + 10 * 8.0 * (512 + 128 + 512 + 256) / (2 * 64 * 32)) / 12,
@@ -117,7 +131,10 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
   EXPECT_EQ(disk->damaged_records, 0u);
 
   driver_->Release(a);
-  EXPECT_EQ(cache_->Snapshot().dropped_pages, 21u * kLayers);
+  const CacheSnapshot after = cache_->Snapshot();
+  EXPECT_EQ(after.tiers[0].dropped_pages, 4u * kLayers);
+  EXPECT_EQ(after.tiers[1].dropped_pages, 3u * kLayers);
+  EXPECT_EQ(after.tiers[2].dropped_pages, 14u * kLayers);
   ExpectEmpty();
   EXPECT_EQ(ColdStore::Inspect(file_.path(), true)->records, 0u);
 }
@@ -147,7 +164,7 @@ TEST_F(TieredCacheTest, WindowsShorterThanAPieceWork) {
   ASSERT_TRUE(driver_->Grow(&a, 1300).ok());
   cache_->WaitUntilIdle();
   EXPECT_EQ(cache_->Usage(a.handle).tokens[2], 19 * 64);
-  EXPECT_GT(cache_->Snapshot().move_waits, 0u);
+  EXPECT_GT(cache_->Snapshot().move_wait.count(), 0u);
   cache_->CheckInvariants();
 }
 

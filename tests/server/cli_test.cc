@@ -103,6 +103,11 @@ TEST(CliOptionsTest, OtherCommands) {
   EXPECT_TRUE(tokenize.tokenize.parse_special());
   EXPECT_TRUE(Parse({"stats", "--json"}).json);
   EXPECT_EQ(Parse({"info"}).command, Command::kInfo);
+  const CliOptions top = Parse({"top", "--once", "--json", "--interval=250ms"});
+  EXPECT_EQ(top.command, Command::kTop);
+  EXPECT_TRUE(top.once);
+  EXPECT_TRUE(top.json);
+  EXPECT_EQ(top.interval, std::chrono::milliseconds(250));
   EXPECT_THAT(Parse({"--help"}).help, HasSubstr("EXIT STATUS"));
   EXPECT_EQ(ParseCommandLine({"stats"}, "env:2")->server, "env:2");
   EXPECT_EQ(ParseCommandLine({"--server=flag:3", "stats"}, "env:2")->server, "flag:3");

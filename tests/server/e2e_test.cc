@@ -1,8 +1,10 @@
 // The real programs, started as an operator and a user would, on a model of random weights.
 
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -314,6 +316,66 @@ TEST_F(EndToEndTest, TheDrainTimeoutCutsAStreamOff) {
   EXPECT_EQ(server_->Wait(), 3) << server_->err();
   EXPECT_EQ(client->Wait(), 3);
   EXPECT_THAT(client->err(), HasSubstr("drain timeout"));
+}
+
+TEST_F(EndToEndTest, TopPrintsReports) {
+  Serve(Ladder());
+  const auto json = Start({"top", "--once", "--json", "--interval=100ms"});
+  EXPECT_EQ(json->Wait(), 0) << json->err();
+  v1::CacheStats stats;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json->out(), &stats).ok());
+  EXPECT_EQ(stats.tiers_size(), 3);
+  const auto text = Start({"top", "--once", "--interval=100ms"});
+  EXPECT_EQ(text->Wait(), 0) << text->err();
+  EXPECT_THAT(text->out(), HasSubstr("the cache is empty"));
+  EXPECT_THAT(text->out(), testing::Not(HasSubstr("\033")));
+  const auto wrong = Start({"top", "--once", "--interval=1ms"});
+  EXPECT_EQ(wrong->Wait(), 1);
+  EXPECT_THAT(wrong->err(), HasSubstr("interval"));
+  // Without an end of its own it goes on until the server ends it.
+  const auto endless = Start({"top", "--interval=100ms"});
+  ASSERT_TRUE(WaitFor([&] { return endless->out().size() > 2 * text->out().size(); }));
+  server_->Signal(SIGTERM);
+  EXPECT_EQ(endless->Wait(), 3) << endless->err();
+  EXPECT_EQ(server_->Wait(), 0) << server_->err();
+}
+
+// On a terminal it takes the screen, and gives it back as it was whether it ends by q or ctrl-C.
+TEST_F(EndToEndTest, TopGivesTheTerminalBack) {
+  Serve();
+  for (const char key : {'q', '\003'}) {
+    int terminal = -1;
+    winsize size{24, 80, 0, 0};
+    const std::string server = "--server=" + address_;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+    if (child == 0) {
+      execl(STRATA_BINARY, STRATA_BINARY, server.c_str(), "top", "--interval=100ms", nullptr);
+      _exit(127);
+    }
+    std::string shown;
+    const auto read_until = [&](absl::string_view what) {
+      return WaitFor([&] {
+        char buffer[4096];
+        const ssize_t count = read(terminal, buffer, sizeof(buffer));
+        if (count > 0) shown.append(buffer, static_cast<size_t>(count));
+        return absl::StrContains(shown, what);
+      });
+    };
+    ASSERT_TRUE(read_until("q quits")) << shown;
+    EXPECT_THAT(shown, HasSubstr("\033[?1049h"));
+    termios state{};
+    tcgetattr(terminal, &state);
+    EXPECT_EQ(state.c_lflag & ICANON, 0u);
+    EXPECT_EQ(write(terminal, &key, 1), 1);
+    EXPECT_TRUE(read_until("\033[?25h\033[?1049l")) << shown;
+    int status = 0;
+    ASSERT_TRUE(WaitFor([&] { return waitpid(child, &status, WNOHANG) == child; }));
+    EXPECT_EQ(WEXITSTATUS(status), key == 'q' ? 0 : 130);
+    tcgetattr(terminal, &state);
+    EXPECT_NE(state.c_lflag & ICANON, 0u);
+    EXPECT_NE(state.c_lflag & ECHO, 0u);
+    close(terminal);
+  }
 }
 
 TEST_F(EndToEndTest, WhatCannotStartSaysWhy) {

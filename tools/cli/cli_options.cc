@@ -32,7 +32,9 @@ EXAMPLES
   strata generate --max-tokens=64 'The capital of France is'
   strata generate -f report.txt --preset=compact --temperature=0.7 --seed=1
   strata generate --json 'Hello' | jq -r '.choices[0].text'
-  strata stats)";
+  strata stats
+  strata top
+  strata top --once --json | jq .tiers)";
 
 std::chrono::nanoseconds DurationOf(const std::string& text) {
   const auto duration = ParseDuration(text);
@@ -218,6 +220,13 @@ void AddTokenize(CLI::App* app, CliOptions* options) {
   app->add_flag("--json", options->json, "One JSON object (a TokenizeResponse)");
 }
 
+void AddTop(CLI::App* app, CliOptions* options) {
+  app->add_flag("--once", options->once, "One report, taken after one interval, and no more");
+  app->add_flag("--json", options->json, "Reports as JSON objects (CacheStats), one a line");
+  Add<std::string>(app, "--interval", "TIME", "Between two reports, 100ms to 1m; default: 1s",
+                   [options](const std::string& text) { options->interval = DurationOf(text); });
+}
+
 // The input must come from one place.
 absl::Status SettleInput(bool given, CliOptions* options) {
   if (given && !options->input_file.empty()) {
@@ -251,6 +260,9 @@ absl::StatusOr<CliOptions> ParseCommandLine(const std::vector<std::string>& argu
   AddTokenize(tokenize, &options);
   CLI::App* stats = app.add_subcommand("stats", "Show what the cache holds, tier by tier");
   stats->add_flag("--json", options.json, "One JSON object (a CacheStats)");
+  CLI::App* top = app.add_subcommand(
+      "top", "Watch tiers, links, speed and health; a full screen on a terminal, q quits");
+  AddTop(top, &options);
   CLI::App* info = app.add_subcommand("info", "Show the server and its models");
   info->add_flag("--json", options.json, "One JSON object");
   for (CLI::App* command : {generate, tokenize, stats, info}) AddTimeout(command, &options);
@@ -276,7 +288,9 @@ absl::StatusOr<CliOptions> ParseCommandLine(const std::vector<std::string>& argu
     options.command = Command::kTokenize;
     status = SettleInput(tokenize->count("TEXT") > 0, &options);
   } else {
-    options.command = stats->parsed() ? Command::kStats : Command::kInfo;
+    options.command = stats->parsed() ? Command::kStats
+                      : top->parsed() ? Command::kTop
+                                      : Command::kInfo;
   }
   if (!status.ok()) return status;
   return options;

@@ -10,7 +10,7 @@
 
 namespace strata::cli {
 
-enum class Command { kHelp, kGenerate, kTokenize, kStats, kInfo };
+enum class Command { kHelp, kGenerate, kTokenize, kStats, kTop, kInfo };
 
 // What one command line asks for.
 struct CliOptions {
@@ -20,6 +20,9 @@ struct CliOptions {
   bool json = false;
   bool quiet = false;                               // no progress, no summary
   std::optional<std::chrono::nanoseconds> timeout;  // of the call
+
+  bool once = false;                                            // top: one report
+  std::chrono::nanoseconds interval = std::chrono::seconds(1);  // top: between reports
 
   std::string input_file;        // the prompt or text comes from here; "-": standard input
   v1::GenerateRequest generate;  // all but such an input

@@ -58,6 +58,18 @@ class ClientImpl final : public Client {
       return cache_->GetStats(context, {}, response);
     });
   }
+  absl::Status Watch(const v1::WatchCacheStatsRequest& request,
+                     const std::function<bool(const v1::CacheStats&)>& on_stats) override {
+    bool enough = false;
+    const absl::Status status = Call([&](grpc::ClientContext* context) {
+      const auto reader = cache_->WatchStats(context, request);
+      v1::CacheStats stats;
+      while (!enough && reader->Read(&stats)) enough = !on_stats(stats);
+      if (enough) context->TryCancel();
+      return reader->Finish();
+    });
+    return enough ? absl::OkStatus() : status;
+  }
   absl::StatusOr<v1::ServerInfo> Info() override {
     return Unary<v1::ServerInfo>([&](grpc::ClientContext* context, auto* response) {
       return inference_->GetServerInfo(context, {}, response);

@@ -24,6 +24,9 @@ class Client {
                                 const std::function<void(const v1::GenerateEvent&)>& on_event) = 0;
   virtual absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) = 0;
   virtual absl::StatusOr<v1::CacheStats> Stats() = 0;
+  // Until `on_stats` returns false (OK), the server ends it, or it fails. Has no timeout.
+  virtual absl::Status Watch(const v1::WatchCacheStatsRequest& request,
+                             const std::function<bool(const v1::CacheStats&)>& on_stats) = 0;
   virtual absl::StatusOr<v1::ServerInfo> Info() = 0;
   virtual absl::StatusOr<v1::ListModelsResponse> Models() = 0;
 

@@ -18,6 +18,8 @@
 #include "tools/cli/cli_options.h"
 #include "tools/cli/client.h"
 #include "tools/cli/report.h"
+#include "tools/cli/terminal.h"
+#include "tools/cli/top.h"
 
 namespace strata::cli {
 namespace {
@@ -140,6 +142,8 @@ absl::Status Run(CliOptions* options, Client* client) {
       return Tokenize(options, client);
     case Command::kStats:
       return Stats(*options, client);
+    case Command::kTop:
+      return Top(*options, client);
     case Command::kInfo:
       return Info(*options, client);
   }
@@ -158,7 +162,10 @@ int Main(const std::vector<std::string>& arguments) {
   SignalWatcher signals([&](int, int before) {
     // The first one cancels politely, so that the server knows at once.
     Client* const client = current.load();
-    if (before > 0 || client == nullptr) std::_Exit(kExitInterrupted);
+    if (before > 0 || client == nullptr) {
+      FullScreen::Restore();
+      std::_Exit(kExitInterrupted);
+    }
     client->Cancel();
   });
   const std::unique_ptr<Client> client = Client::Create(options->server, options->timeout);

@@ -51,13 +51,14 @@ endif()
 # A spill of registers to memory is an error, as every warning is. The executor's build has
 # -ffp-contract=off; nvcc may fuse except where a kernel says __fmaf_rn, __fmul_rn or __fadd_rn.
 set(nvcc_flags -std=c++20 -O3 -lineinfo -I${CMAKE_SOURCE_DIR} -Xcompiler=-fPIC,-Wall
-               -Werror=all-warnings -Xptxas=--warn-on-spills,--warning-as-error)
+               -Werror=all-warnings -Xptxas=--warn-on-spills,--warning-as-error,--verbose)
 foreach(architecture ${STRATA_CUDA_ARCHITECTURES})
   list(APPEND nvcc_flags -gencode=arch=compute_${architecture},code=sm_${architecture})
 endforeach()
 list(APPEND nvcc_flags -gencode=arch=compute_90,code=compute_90)  # PTX for architectures in between
 
-# strata_nvcc_objects(OUT a.cu ...): the objects of kernel files, compiled for GPUs.
+# strata_nvcc_objects(OUT a.cu ...): the objects of kernel files, compiled for GPUs. What ptxas says of each
+# kernel's registers and memory goes to OBJECT.log, for tools/cuda_resources.
 function(strata_nvcc_objects out)
   set(objects)
   foreach(source ${ARGN})
@@ -66,7 +67,8 @@ function(strata_nvcc_objects out)
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
     add_custom_command(
       OUTPUT "${object}"
-      COMMAND ${STRATA_CCACHE} "${STRATA_CUDA_COMPILER}" ${nvcc_flags} -MD -MF "${object}.d" -c
+      COMMAND sh -c "\"$0\" \"$@\" 2>'${object}.log' || { cat '${object}.log' >&2 && exit 1; }"
+              ${STRATA_CCACHE} "${STRATA_CUDA_COMPILER}" ${nvcc_flags} -MD -MF "${object}.d" -c
               "${source}" -o "${object}"
       DEPENDS "${source}"
       DEPFILE "${object}.d"

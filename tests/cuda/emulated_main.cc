@@ -5,8 +5,10 @@
 //
 // "random*10" runs everything ten times, with seeds 1 to 10. The last line says how much ran.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -58,17 +60,33 @@ class Modes : public testing::EmptyTestEventListener {
   int passed_ = 0;
 };
 
+bool WriteKernels(const std::string& path) {
+  Dl_info binary;
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr || dladdr(reinterpret_cast<void*>(&WriteKernels), &binary) == 0) return false;
+  const auto* base = static_cast<const char*>(binary.dli_fbase);
+  for (const executor::KernelUse& use : executor::KernelUses()) {
+    std::fprintf(file, "%zx %llu %u %zu\n",
+                 static_cast<size_t>(static_cast<const char*>(use.function) - base),
+                 static_cast<unsigned long long>(use.launches), use.threads,
+                 use.dynamic_shared_bytes);
+  }
+  return std::fclose(file) == 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  std::string schedule = "forward", streams = "eager";
+  std::string schedule = "forward", streams = "eager", kernels;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("--schedule=", 0) == 0) {
       schedule = argument.substr(11);
     } else if (argument.rfind("--streams=", 0) == 0) {
       streams = argument.substr(10);
+    } else if (argument.rfind("--kernels=", 0) == 0) {
+      kernels = argument.substr(10);
     } else {
       std::fprintf(stderr, "unknown argument: %s\n", argv[i]);
       return 2;
@@ -80,6 +98,10 @@ int main(int argc, char** argv) {
   auto* modes = new Modes(schedule_mode, streams_mode);  // the listeners' list owns it
   testing::UnitTest::GetInstance()->listeners().Append(modes);
   const int result = RUN_ALL_TESTS();
+  if (!kernels.empty() && !WriteKernels(kernels)) {
+    std::perror(kernels.c_str());
+    return 2;
+  }
   const executor::Stats stats = executor::GetStats();
   std::printf("%d tests passed on the executor: %llu launches, %llu blocks, %llu threads\n",
               modes->passed(), static_cast<unsigned long long>(stats.launches),

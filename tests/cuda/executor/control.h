@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace executor {
 
@@ -52,5 +53,14 @@ struct Stats {
 };
 Stats GetStats();
 void ResetStats();
+
+// The largest shapes that a kernel was launched in.
+struct KernelUse {
+  const void* function;
+  uint64_t launches;
+  unsigned threads;  // of a block
+  size_t dynamic_shared_bytes;
+};
+std::vector<KernelUse> KernelUses();
 
 }  // namespace executor

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "tests/cuda/executor/control.h"
 #include "tests/cuda/executor/scheduler.h"
 
 namespace executor {
@@ -172,6 +171,13 @@ Stats GetStats() {
 void ResetStats() {
   const Lock lock(Runtime::Get().mutex);
   Scheduler::Get().stats() = {};
+}
+
+std::vector<KernelUse> KernelUses() {
+  const Lock lock(Runtime::Get().mutex);
+  std::vector<KernelUse> uses;
+  for (const auto& [function, use] : Runtime::Get().kernel_uses) uses.push_back(use);
+  return uses;
 }
 
 }  // namespace executor

@@ -18,6 +18,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tests/cuda/executor/control.h"
+
 namespace executor {
 
 struct Event {
@@ -69,6 +71,7 @@ struct Runtime {
   Allocations device, pinned;
   size_t device_total = size_t{4} << 30, device_used = 0;
   std::unordered_map<const void*, int> max_dynamic_shared;
+  std::unordered_map<const void*, KernelUse> kernel_uses;
 };
 
 using Lock = std::unique_lock<std::mutex>;

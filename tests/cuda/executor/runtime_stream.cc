@@ -19,6 +19,14 @@ bool ShapeFits(const KernelCall& call) {
          gy > 0 && gy <= 65535 && gz > 0 && gz <= 65535;
 }
 
+void NoteUse(Runtime& runtime, const KernelCall& call) {
+  KernelUse& use = runtime.kernel_uses[call.function];
+  use.function = call.function;
+  ++use.launches;
+  use.threads = std::max(use.threads, call.block.x * call.block.y * call.block.z);
+  use.dynamic_shared_bytes = std::max(use.dynamic_shared_bytes, call.dynamic_shared_bytes);
+}
+
 std::shared_ptr<Event> FindEvent(Runtime& runtime, cudaEvent_t handle) {
   const auto found = runtime.events.find(handle);
   return found == runtime.events.end() ? nullptr : found->second;
@@ -39,6 +47,7 @@ cudaError_t LaunchKernel(const KernelCall& kernel, cudaStream_t handle,
                                 ? kDefaultDynamicShared
                                 : static_cast<size_t>(limit->second);
   if (kernel.dynamic_shared_bytes > max_shared) return call.Return(cudaErrorInvalidValue);
+  NoteUse(runtime, kernel);
   Enqueue(runtime, call.lock(), stream,
           {[&runtime, kernel, body = std::move(body)] {
              const DeviceView view(runtime);

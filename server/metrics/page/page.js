@@ -111,7 +111,8 @@ function problemsOf(reports) {
 function element(name, text, ...classes) {
   const made = document.createElement(name);
   if (text !== null) made.textContent = text;
-  made.className = classes.join(" ");
+  const names = classes.filter(Boolean).join(" ");
+  if (names) made.className = names;
   return made;
 }
 const cell = (text, ...classes) => element("td", text, ...classes);

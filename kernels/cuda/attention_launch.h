@@ -33,8 +33,8 @@ struct AttentionLayout {
 // {F16, I4, I4 read as I2, I2} for K and for V.
 inline constexpr int kAttentionLayoutsMax = 16;
 
-// One page of one sequence.
-struct AttentionPage {
+// One page of one sequence. Aligned to be loaded in two pieces.
+struct alignas(16) AttentionPage {
   const void* base;    // 16-byte aligned
   const void* refine;  // 16-byte aligned; may be null where its layout reads neither tensor as I4
   uint64_t visible;    // bit t: token t holds something and is not to be skipped
@@ -119,9 +119,7 @@ struct AttentionMerge {
 // Queries a tile of a KV head can have: narrow tiles are for decoding, wide ones for prefill. The
 // arithmetic of a query is the same in either, bit for bit.
 inline constexpr int kAttentionNarrowQueries = 8;
-constexpr int AttentionWideQueries(int head_dim) {
-  return head_dim <= 64 ? 32 : head_dim <= 128 ? 16 : 8;
-}
+constexpr int AttentionWideQueries(int head_dim) { return head_dim <= 128 ? 16 : 8; }
 
 // Floats of `states`: o [state_count][head_dim], m [state_count], l [state_count].
 constexpr size_t AttentionStateFloats(int64_t state_count, int head_dim) {

@@ -35,10 +35,11 @@ constexpr int64_t AttentionStatesMin(int64_t rows, int query_heads) { return row
 void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequence> sequences,
                    int64_t state_limit, AttentionLists* lists);
 
-// 512 tokens, two pages a warp: at 16k tokens and eight KV heads there are enough blocks for every
-// multiprocessor, and the states of eight queries are 1/18 of the bytes of a split's I4 pages.
-inline constexpr int32_t kAttentionSplitBlocks = 8;
+// 1,024 tokens, four pages a warp: what a block does once (its queries, its states) is then a tenth
+// of its instructions, and at 16k tokens and eight KV heads there is still a block a
+// multiprocessor.
+inline constexpr int32_t kAttentionSplitBlocks = 16;
 // Only runs that overlap (skip masks) have more than kAttentionSplitBlocks pages in a split.
-inline constexpr int32_t kAttentionSplitPagesMax = 64;
+inline constexpr int32_t kAttentionSplitPagesMax = 128;
 
 }  // namespace strata::cuda

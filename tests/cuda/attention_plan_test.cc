@@ -1,0 +1,179 @@
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/attention_test_util.h"
+
+namespace strata::cuda {
+namespace {
+
+// Made-up sequences: pages that no one reads, at addresses that only tell them apart.
+struct FakeSequence {
+  std::vector<KvPageView> views;
+  std::vector<PageRun> runs;
+  int32_t tokens = 0;
+};
+
+FakeSequence MakeFake(const AttentionShape& shape, TestRandom* random) {
+  FakeSequence fake;
+  const int32_t blocks = 1 + static_cast<int32_t>(random->Next() % 40);
+  const int32_t tail = 1 + static_cast<int32_t>(random->Next() % 64);
+  fake.tokens = (blocks - 1) * kBlockTokens + tail;
+  static std::byte memory[1 << 12];
+  for (int32_t b = 0; b < blocks; ++b) {
+    const uint64_t skip =
+        random->Next() % 4 == 0 ? (random->Next() % 2 == 0 ? ~uint64_t{0} : 0xff0f) : 0;
+    fake.views.push_back({memory + 16 * b, memory + 2048 + 16 * b, skip});
+  }
+  for (int32_t b = 0; b < blocks;) {
+    const int32_t pages =
+        std::min<int32_t>(blocks - b, 1 + static_cast<int32_t>(random->Next() % 9));
+    const bool codes = random->Next() % 2 == 0 && b + pages < blocks;
+    const KvKind kind = codes ? KvKind::kI4 : KvKind::kF16;
+    const KvKind read = codes && random->Next() % 2 == 0 ? KvKind::kI2 : kind;
+    PageRun run{{kind, kind, shape.kv_heads, shape.head_dim},
+                read,
+                read,
+                b,
+                pages,
+                pages * kBlockTokens,
+                &fake.views[b]};
+    if (b + pages == blocks) run.tokens -= kBlockTokens - tail;
+    fake.runs.push_back(run);
+    b += pages;
+  }
+  return fake;
+}
+
+// Tokens of [position, position + 64) that the query at `last` may see, as bits.
+uint64_t Causal(int32_t position, int32_t last) {
+  if (last < position) return 0;
+  return last - position >= 63 ? ~uint64_t{0} : (uint64_t{1} << (last - position + 1)) - 1;
+}
+
+// Tokens that the query at `position` is to see, block by block.
+std::vector<uint64_t> Wanted(const FakeSequence& fake, int32_t position) {
+  std::vector<uint64_t> tokens;
+  for (int32_t b = 0; b < static_cast<int32_t>(fake.views.size()); ++b) {
+    tokens.push_back(Causal(64 * b, std::min(position, fake.tokens - 1)) & ~fake.views[b].skip);
+  }
+  return tokens;
+}
+
+// Checks the lists of a call against what was asked for: every (row, query head) in one tile, its
+// work covering each token it sees once, in splits and warps that blocks alone decide.
+void ExpectCovers(const AttentionShape& shape, const std::vector<FakeSequence>& fakes,
+                  const std::vector<AttentionSequence>& sequences, const AttentionLists& lists) {
+  const int32_t group = shape.query_heads / shape.kv_heads;
+  std::map<int32_t, std::vector<const AttentionWork*>> work_of;  // by first state of a slot
+  std::map<int32_t, int32_t> owner;                              // state: times written
+  for (size_t w = 0; w < lists.work.size(); ++w) {
+    const AttentionWork& work = lists.work[w];
+    ASSERT_LE(work.queries, static_cast<int32_t>(w) < lists.narrow_count
+                                ? kAttentionNarrowQueries
+                                : AttentionWideQueries(shape.head_dim));
+    ASSERT_GE(work.split_count, 1);
+    work_of[work.first_state].push_back(&work);
+    for (int32_t s = 0; s < work.queries * shape.kv_heads; ++s) ++owner[work.first_state + s];
+  }
+  ASSERT_EQ(static_cast<int32_t>(owner.size()), lists.state_count);
+  for (const auto& [state, times] : owner) ASSERT_EQ(times, 1) << state;
+
+  std::map<int32_t, std::set<int32_t>> seen;  // by row * group + head of a KV head
+  for (const AttentionTile& tile : lists.tiles) {
+    const AttentionSequence* sequence = nullptr;
+    const FakeSequence* fake = nullptr;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (tile.first_row >= sequences[i].first_row &&
+          tile.first_row < sequences[i].first_row + sequences[i].rows) {
+        sequence = &sequences[i];
+        fake = &fakes[i];
+      }
+    }
+    ASSERT_NE(sequence, nullptr);
+    for (int32_t q = 0; q < tile.queries; ++q) {
+      const int32_t flat = tile.first_query + q;
+      const int32_t row = tile.first_row + flat / group;
+      const int32_t position = sequence->first_position + row - sequence->first_row;
+      std::vector<uint64_t> tokens(fake->views.size());
+      int32_t section = -1;
+      for (int32_t slot = 0; slot < tile.slots; ++slot) {
+        const int32_t state = tile.first_state + slot * shape.kv_heads * tile.queries;
+        ASSERT_EQ(work_of[state].size(), 1u);
+        const AttentionWork& work = *work_of[state][0];
+        ASSERT_EQ(work.first_position - sequence->first_position,
+                  work.first_row - sequence->first_row);
+        for (int32_t s = work.first_split; s < work.first_split + work.split_count; ++s) {
+          const AttentionSplit& split = lists.splits[s];
+          int32_t here = -1;
+          for (int32_t warp = 0; warp < kAttentionWarps; ++warp) {
+            for (int32_t i = 0; i < split.count[warp]; ++i) {
+              const AttentionPage& page = lists.pages[split.first_page + split.begin[warp] + i];
+              const int32_t block = page.position / kBlockTokens;
+              ASSERT_EQ(block % kAttentionWarps, warp);
+              ASSERT_TRUE(here == -1 || here == block / kAttentionSplitBlocks);
+              here = block / kAttentionSplitBlocks;
+              ASSERT_NE(page.visible, 0u);
+              const uint64_t mask = page.visible & Causal(page.position, position);
+              ASSERT_EQ(tokens[block] & mask, 0u);
+              tokens[block] |= mask;
+            }
+          }
+          ASSERT_GT(here, section);  // splits in order, none twice, none without pages
+          section = here;
+        }
+      }
+      ASSERT_EQ(tokens, Wanted(*fake, position)) << "row " << row;
+      ASSERT_TRUE(seen[row].insert(flat % group).second);
+    }
+  }
+  for (const AttentionSequence& sequence : sequences) {
+    for (int32_t r = 0; r < sequence.rows; ++r) {
+      ASSERT_EQ(static_cast<int32_t>(seen[sequence.first_row + r].size()), group);
+    }
+  }
+}
+
+TEST(CudaAttentionPlanTest, CoversWhatIsAskedForOnce) {
+  TestRandom random(5);
+  int cases = 0;
+  for (int32_t dim : {64, 128, 256}) {
+    for (int32_t group : {1, 3, 8, 40}) {
+      for (int repeat = 0; repeat < 4; ++repeat) {
+        const AttentionShape shape{2 * group, 2, dim};
+        std::vector<FakeSequence> fakes;
+        std::vector<AttentionSequence> sequences;
+        int32_t row = 3;
+        const int count = 1 + static_cast<int>(random.Next() % 4);
+        for (int i = 0; i < count; ++i) fakes.push_back(MakeFake(shape, &random));
+        for (const FakeSequence& fake : fakes) {
+          int32_t rows = random.Next() % 2 == 0 ? 1 : 1 + static_cast<int32_t>(random.Next() % 70);
+          rows = std::min(rows, fake.tokens);
+          sequences.push_back({row, rows, fake.tokens - rows, absl::MakeConstSpan(fake.runs)});
+          row += rows + 1;
+        }
+        int64_t least = 0;
+        for (const AttentionSequence& s : sequences) {
+          least += AttentionStatesMin(s.rows, shape.query_heads);
+        }
+        for (int64_t spare : {0, 100, 1000000}) {
+          AttentionLists lists;
+          PlanAttention(shape, sequences, least + spare, &lists);
+          ASSERT_LE(lists.state_count, least + spare);
+          ExpectCovers(shape, fakes, sequences, lists);
+          if (HasFatalFailure()) return;
+          ++cases;
+        }
+      }
+    }
+  }
+  std::printf("%d plans\n", cases);
+}
+
+}  // namespace
+}  // namespace strata::cuda

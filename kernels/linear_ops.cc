@@ -6,12 +6,6 @@
 namespace strata {
 namespace {
 
-constexpr WeightTypeInfo kInfo[kWeightTypes] = {
-    {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},     {"Q8_0", 32, 34},
-    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
-    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
-};
-
 absl::Status ValidateSource(const WeightSource& source) {
   if (static_cast<int>(source.type) >= kWeightTypes) {
     return absl::InvalidArgumentError(
@@ -42,7 +36,7 @@ absl::Status ValidateSource(const WeightSource& source) {
 const WeightTypeInfo& InfoOf(WeightType type) {
   const int index = static_cast<int>(type);
   STRATA_CHECK(index >= 0 && index < kWeightTypes);
-  return kInfo[index];
+  return kWeightTypeInfo[index];
 }
 
 size_t RowBytes(WeightType type, int32_t in_features) {

@@ -27,6 +27,12 @@ struct WeightTypeInfo {
   int32_t block_bytes;
 };
 inline constexpr int kWeightTypes = 11;
+// In the order of WeightType.
+inline constexpr WeightTypeInfo kWeightTypeInfo[kWeightTypes] = {
+    {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},     {"Q8_0", 32, 34},
+    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
+    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+};
 const WeightTypeInfo& InfoOf(WeightType type);
 
 // A matrix as it lies in the model file, borrowed: out_features rows of in_features values.

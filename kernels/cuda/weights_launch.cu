@@ -4,38 +4,6 @@
 namespace strata::cuda {
 namespace {
 
-// Of a block of the file; InfoOf of linear_types.h, which lives with absl.
-struct Block {
-  int32_t values;
-  int32_t bytes;
-};
-Block BlockOf(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return {1, 4};
-    case WeightType::kF16:
-    case WeightType::kBF16:
-      return {1, 2};
-    case WeightType::kQ8_0:
-      return {32, 34};
-    case WeightType::kQ4_0:
-      return {32, 18};
-    case WeightType::kQ4_1:
-      return {32, 20};
-    case WeightType::kQ5_0:
-      return {32, 22};
-    case WeightType::kQ5_1:
-      return {32, 24};
-    case WeightType::kQ4_K:
-      return {256, 144};
-    case WeightType::kQ5_K:
-      return {256, 176};
-    case WeightType::kQ6_K:
-      return {256, 210};
-  }
-  return {0, 0};
-}
-
 unsigned Blocks(int64_t count, int64_t block) {
   return static_cast<unsigned>((count + block - 1) / block);
 }
@@ -58,9 +26,9 @@ cudaError_t PackTiles(FileRows file, const PackedShape& shape, int32_t tiles,
 }  // namespace
 
 size_t PackedWeightBytes(WeightType type, int32_t out_features, int32_t in_features) {
-  const Block block = BlockOf(type);
-  if (block.values == 0 || !ValidSize(out_features) || !ValidSize(in_features) ||
-      in_features % block.values != 0) {
+  if (static_cast<int>(type) >= kWeightTypes || !ValidSize(out_features) ||
+      !ValidSize(in_features) ||
+      in_features % kWeightTypeInfo[static_cast<int>(type)].block_values != 0) {
     return 0;
   }
   return static_cast<size_t>(PackedShape(type, out_features, in_features).Bytes());
@@ -74,19 +42,14 @@ cudaError_t LaunchPackWeights(const std::byte* source, int32_t first_row, int32_
       (rows % kTileRows != 0 && first_row + rows != to.out_features)) {
     return cudaErrorInvalidValue;
   }
-  const Block block = BlockOf(to.type);
+  const WeightTypeInfo& block = kWeightTypeInfo[static_cast<int>(to.type)];
   const PackedShape shape(to.type, to.out_features, to.in_features);
-  const int64_t row_bytes = int64_t{1} * (to.in_features / block.values) * block.bytes;
+  const int64_t row_bytes = int64_t{1} * (to.in_features / block.block_values) * block.block_bytes;
   const int32_t launch_rows = kGridRowsMax * kTileRows;
   for (int32_t done = 0; done < rows; done += launch_rows) {
     const int32_t n = rows - done < launch_rows ? rows - done : launch_rows;
-    const FileRows file = {to.type,
-                           block.values,
-                           block.bytes,
-                           first_row + done,
-                           n,
-                           to.in_features,
-                           source + done * row_bytes};
+    const FileRows file = {to.type, block.block_values, block.block_bytes,        first_row + done,
+                           n,       to.in_features,     source + done * row_bytes};
     const cudaError_t packed = PackTiles(file, shape, (n + kTileRows - 1) / kTileRows, to, stream);
     if (packed != cudaSuccess) return packed;
   }

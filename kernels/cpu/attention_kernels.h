@@ -79,6 +79,18 @@ struct PageCosts {
   int32_t i2;
 };
 
+// For tests: the integers of one page's scores (attention_code_scores-inl.h).
+struct CodeScoreArgs {
+  int32_t head_dim;
+  int32_t queries;
+  CodeBits bits;  // kI4 or kI2
+  const uint8_t* k;
+  const uint8_t* k_lo;
+  const float* q;  // [queries][head_dim], times log2(e)
+  int8_t* codes;   // out: [queries][head_dim]
+  int32_t* dots;   // out: [queries][64]
+};
+
 struct AttentionKernels {
   // The state of every query over the pages of one split. A query's bits depend on nothing but the
   // query and the pages that it sees.
@@ -87,6 +99,7 @@ struct AttentionKernels {
   void (*merge)(int32_t count, int32_t head_dim, const StateView& source, const StateView& target);
   // out[i] = 2^x[i] for x <= 0, exactly 0 below 2^-126 (for the tests).
   void (*exp2)(const float* x, int32_t count, float* out);
+  void (*code_scores)(const CodeScoreArgs& args);
   PageCosts costs;
 };
 

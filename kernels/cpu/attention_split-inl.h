@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention_code_scores-inl.h"
 #include "kernels/cpu/attention_codes-inl.h"
 #include "kernels/cpu/attention_f16-inl.h"
 #include "kernels/cpu/attention_kernels.h"
@@ -15,7 +16,7 @@ template <class Ops>
 class SplitAttention {
  public:
   static constexpr AttentionKernels Table() {
-    return {&AttendSplit, &Merge, &Exp2, Ops::kPageCosts};
+    return {&AttendSplit, &Merge, &Exp2, &CodeIntegers<Ops>::Run, Ops::kPageCosts};
   }
 
   static void AttendSplit(const SplitArgs& a) {

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -144,20 +147,25 @@ std::vector<float> Multiply(const cuda::PackedWeights& weights, const std::vecto
                   weights.out_features, kernel);
 }
 
-// |error| of one output. Activations: hi and lo keep 2^-22 of the row's greatest; F32 weights
-// likewise. Sums: the tensor cores add 16 columns and then the sum so far, in float, twice (hi and
-// lo), three times for F32; each addition loses at most 2^-23 of what the parts can add up to, and
-// scaling, minimum and slices add few. The parts of a weight (scale times code, minimum) may
-// cancel: part_bound is of them before.
-double Bound(const TestWeights& w, const float* x) {
+// |error| of one output whose partial sums reach `reach`, for a row of activations.
+//
+// Activations: hi and lo keep 2^-22 of the row's greatest; F32 weights likewise. An MMA adds 16
+// products and the sum so far and may cut each at 2^-23 of the greatest of them: 17 * 2^-23 of what
+// a sum can reach. A group of codes starts from zero and takes four MMAs, of parts (scale times
+// code, minimum) that may cancel: part_bound bounds them before. A plain row's sum goes through two
+// MMAs every 16 columns, three for F32. Scales, minima, slices and the end are single additions.
+double Bound(const TestWeights& w, const float* x, double reach) {
   const int32_t columns = w.source.in_features;
   double sum = 0, greatest = 0;
   for (int32_t i = 0; i < columns; ++i) {
     sum += std::abs(x[i]);
     greatest = std::max(greatest, double{std::abs(x[i])});
   }
-  const double additions = 3.0 * columns / 16 + 2.0 * columns / 32 + 16 + 16;
-  return w.part_bound * (additions * 0x1p-23 * sum + 0x1p-22 * columns * greatest + 0x1p-22 * sum);
+  const double inputs = w.part_bound * (0x1p-22 * columns * greatest + 0x1p-22 * sum);
+  const double end = 16 * 0x1p-23 * w.part_bound * sum;
+  if (testing::IsPlain(w.source.type))
+    return inputs + end + 3.0 * columns / 16 * 17 * 0x1p-23 * reach;
+  return inputs + end + (4 * 17 + 3.0 * columns / 16) * 0x1p-23 * w.part_bound * sum;
 }
 
 void ExpectProduct(const TestWeights& w, const std::vector<float>& x, int32_t rows,
@@ -166,13 +174,15 @@ void ExpectProduct(const TestWeights& w, const std::vector<float>& x, int32_t ro
   const int32_t columns = w.source.in_features, out = w.source.out_features;
   for (int32_t r = 0; r < rows; ++r) {
     const float* row = x.data() + size_t{1} * r * columns;
-    const double bound = Bound(w, row);
     for (int32_t o = 0; o < out; ++o) {
-      double sum = 0;
+      double sum = 0, reach = 0;
       for (int32_t c = 0; c < columns; ++c) {
-        sum += double{row[c]} * double{values[size_t{1} * o * columns + c]};
+        const double product = double{row[c]} * double{values[size_t{1} * o * columns + c]};
+        sum += product;
+        // Within an MMA products may come in any order; a slice's sum starts anew.
+        reach = std::max({reach, 2 * std::abs(sum), std::abs(product)});
       }
-      ASSERT_LE(std::abs(y[size_t{1} * r * out + o] - sum), bound)
+      ASSERT_LE(std::abs(y[size_t{1} * r * out + o] - sum), Bound(w, row, reach))
           << InfoOf(w.source.type).name << " " << out << "x" << columns << " row " << r << " of "
           << rows << " output " << o;
     }
@@ -210,6 +220,49 @@ TEST(CudaMatmul, ProductsAreTheSums) { TestProducts({{5, 32, 1}, {18, 96, 9}}); 
 // and of several slices, with rows and columns that fill no tile.
 TEST(CudaMatmul, LargeProductsAreTheSums) {
   TestProducts({{5, 32, 1}, {40, 96, 8}, {21, 600, 3}, {150, 64, 11}, {20, 600, 35}});
+}
+
+// Whole numbers with 13 bits, more than a half keeps, times whole weights: sums that a float holds,
+// so that what lo carries is seen to the last bit.
+TEST(CudaMatmul, BothHalvesOfAnActivationCount) {
+  const int32_t out = 16, in = 64, rows = 2;
+  testing::Random random(18);
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
+                                WeightType::kQ4_0, WeightType::kQ4_1}) {
+    const bool plain = testing::IsPlain(type);
+    TestWeights w = MakeWeights(type, out, in, 19);
+    const int32_t step = InfoOf(type).block_bytes;
+    for (size_t i = 0; i < w.bytes.size(); i += step) {
+      const auto whole = static_cast<float>(static_cast<int32_t>(random.Bits() % 17) - 8);
+      const uint16_t half = FloatToHalf(whole), d = FloatToHalf(1.0f), m = FloatToHalf(-3.0f);
+      const auto upper = static_cast<uint16_t>(std::bit_cast<uint32_t>(whole) >> 16);
+      if (type == WeightType::kF32) std::memcpy(&w.bytes[i], &whole, 4);
+      if (type == WeightType::kF16) std::memcpy(&w.bytes[i], &half, 2);
+      if (type == WeightType::kBF16) std::memcpy(&w.bytes[i], &upper, 2);
+      if (!plain) std::memcpy(&w.bytes[i], &d, 2);
+      if (type == WeightType::kQ4_1) std::memcpy(&w.bytes[i + 2], &m, 2);
+    }
+    // An F32 weight keeps more than a half, too.
+    if (type == WeightType::kF32) {
+      const float large = 4097.0f;
+      std::memcpy(w.bytes.data(), &large, sizeof(large));
+    }
+    std::vector<float> x(size_t{1} * rows * in);
+    for (float& value : x)
+      value = static_cast<float>(static_cast<int32_t>(random.Bits() % 8191) - 4095);
+    const Packed packed(w.source, 16);
+    const std::vector<float> values = Dequantized(w.source);
+    for (const cuda::MatmulKernel kernel : kKernels) {
+      const std::vector<float> y = Multiply(packed.weights(), x, rows, kernel);
+      for (int32_t i = 0; i < rows * out; ++i) {
+        double sum = 0;
+        for (int32_t c = 0; c < in; ++c) {
+          sum += double{x[i / out * in + c]} * double{values[i % out * in + c]};
+        }
+        ASSERT_EQ(y[i], sum) << InfoOf(type).name << " " << i;
+      }
+    }
+  }
 }
 
 // A token alone, in a decode step and in a prefill piece is the same token.

@@ -2,24 +2,29 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "base/check.h"
 
 namespace strata {
 namespace {
 
-// The edits of one row, by id.
+// The edits of one row, appended to those of others.
 class Edits {
  public:
-  explicit Edits(int32_t vocab_size) : vocab_size_(vocab_size) {}
+  Edits(int32_t vocab_size, std::vector<cuda::TokenEdit>* edits)
+      : vocab_size_(vocab_size), first_(edits->size()), edits_(*edits) {}
 
-  // Null for an id outside the vocabulary, which no step of Sampler looks at either.
+  // Null for an id outside the vocabulary, which no step of Sampler looks at either. Valid until
+  // the next call.
   cuda::TokenEdit* Of(int64_t id) {
     if (id < 0 || id >= vocab_size_) return nullptr;
-    cuda::TokenEdit& edit = by_id_[static_cast<int32_t>(id)];
-    edit.id = static_cast<int32_t>(id);
-    return &edit;
+    if (places_.empty()) places_.resize(static_cast<size_t>(vocab_size_));
+    uint32_t& place = places_[static_cast<size_t>(id)];
+    if (place == 0) {
+      edits_.emplace_back().id = static_cast<int32_t>(id);
+      place = static_cast<uint32_t>(edits_.size() - first_);
+    }
+    return &edits_[first_ + place - 1];
   }
   void Ban(int64_t id) {
     if (cuda::TokenEdit* edit = Of(id)) edit->banned = true;
@@ -29,13 +34,14 @@ class Edits {
       if (cuda::TokenEdit* edit = Of(id)) edit->seen = true;
     }
   }
-  void AppendTo(std::vector<cuda::TokenEdit>* edits) const {
-    for (const auto& [id, edit] : by_id_) edits->push_back(edit);
-  }
+  size_t first() const { return first_; }
+  absl::Span<cuda::TokenEdit> all() { return absl::MakeSpan(edits_).subspan(first_); }
 
  private:
-  int32_t vocab_size_;
-  std::map<int32_t, cuda::TokenEdit> by_id_;
+  const int32_t vocab_size_;
+  const size_t first_;
+  std::vector<cuda::TokenEdit>& edits_;
+  std::vector<uint32_t> places_;  // by id: 1 + where its edit is among this row's, or 0
 };
 
 void SeeWindow(const SamplingParams& params, const SamplingState& state, Edits* edits) {
@@ -47,12 +53,13 @@ void SeeWindow(const SamplingParams& params, const SamplingState& state, Edits* 
 }
 
 void PenalizeOutput(const SamplingParams& params, absl::Span<const int32_t> output, Edits* edits) {
-  std::map<int32_t, float> times;
-  for (const int32_t id : output) times[id] += 1.0f;
-  for (const auto& [id, count] : times) {
-    if (cuda::TokenEdit* edit = edits->Of(id)) {
-      edit->subtract = params.frequency_penalty * count + params.presence_penalty;
-    }
+  // First the times a token was seen, exact in a float for as long as answers are.
+  for (const int32_t id : output) {
+    if (cuda::TokenEdit* edit = edits->Of(id)) edit->subtract += 1.0f;
+  }
+  for (cuda::TokenEdit& edit : edits->all()) {
+    if (edit.subtract == 0) continue;
+    edit.subtract = params.frequency_penalty * edit.subtract + params.presence_penalty;
   }
 }
 
@@ -67,7 +74,7 @@ bool DeviceCanSample(const SamplingParams& params, int32_t vocab_size) {
 cuda::SampleRow PrepareSample(const SamplingParams& params, const SamplingState& state,
                               int32_t vocab_size, std::vector<cuda::TokenEdit>* edits) {
   STRATA_CHECK(DeviceCanSample(params, vocab_size));
-  Edits row_edits(vocab_size);
+  Edits row_edits(vocab_size, edits);
   for (const auto& [id, bias] : params.logit_bias) {
     if (cuda::TokenEdit* edit = row_edits.Of(id)) edit->bias = bias;
   }
@@ -83,9 +90,8 @@ cuda::SampleRow PrepareSample(const SamplingParams& params, const SamplingState&
   row.seed = params.seed;
   row.position = state.position;
   row.choice = state.choice;
-  row.first_edit = static_cast<int32_t>(edits->size());
-  row_edits.AppendTo(edits);
-  row.edit_count = static_cast<int32_t>(edits->size()) - row.first_edit;
+  row.first_edit = static_cast<int32_t>(row_edits.first());
+  row.edit_count = static_cast<int32_t>(row_edits.all().size());
   return row;
 }
 

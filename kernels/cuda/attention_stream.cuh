@@ -98,7 +98,8 @@ class PageStream {
     base_ = static_cast<const uint8_t*>(next_.base);
     refine_ = static_cast<const uint8_t*>(next_.refine);
     layout_ = next_.layout;
-    const uint32_t live = LiveTiles(next_.visible, next_.position, last_position_);
+    const bool halves = layout.k == AttentionRead::kF16 || layout.v == AttentionRead::kF16;
+    const uint32_t live = halves ? LiveTiles(next_.visible, next_.position, last_position_) : 1u;
     parts_ = (layout.k == AttentionRead::kF16 ? live : 1u) |
              (layout.v == AttentionRead::kF16 ? live : 1u) << 4;
     if (lane_ == 0) {
@@ -141,7 +142,8 @@ class PageStream {
     Copy(to + 32 * dim, from + 16 * dim, is_k ? dim / 4 : 16 * geometry_.v_groups, Swizzle{0, 0});
   }
 
-  GPU_DEVICE void Copy(uint8_t* to, const uint8_t* from, int units, const Swizzle& swizzle) {
+  // The swizzle by value: kept in registers over the copies, which the compiler takes for writes.
+  GPU_DEVICE void Copy(uint8_t* to, const uint8_t* from, int units, Swizzle swizzle) {
     from += 16 * lane_;
 #pragma unroll 1
     for (int first = lane_; first < units; first += 128) {

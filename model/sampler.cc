@@ -261,12 +261,12 @@ int32_t Sampler::Draw(uint64_t bits) {
   // 0, unless a filter took the greatest.
   float greatest = -kInfinity;
   for (const Candidate& candidate : candidates_) greatest = std::max(greatest, candidate.logit);
-  draw_weights_.clear();
+  draw_logits_.clear();
+  for (const Candidate& candidate : candidates_) draw_logits_.push_back(candidate.logit - greatest);
+  draw_weights_.resize(draw_logits_.size());
+  DrawWeights(draw_logits_.data(), draw_logits_.size(), draw_weights_.data());
   uint64_t total = 0;
-  for (const Candidate& candidate : candidates_) {
-    draw_weights_.push_back(DrawWeight(candidate.logit - greatest));
-    total += draw_weights_.back();
-  }
+  for (const uint64_t weight : draw_weights_) total += weight;
   __extension__ using Wide = unsigned __int128;
   const auto target = static_cast<uint64_t>(static_cast<Wide>(bits) * total >> 64);
   uint64_t sum = 0;

@@ -103,6 +103,7 @@ class Sampler {
   std::vector<uint32_t> counts_;   // by id: how often Count saw it
   std::vector<uint32_t> counted_;  // the ids whose count is not 0, in no order
   std::vector<Candidate> candidates_;
+  std::vector<float> draw_logits_;  // of the candidates, the greatest 0
   std::vector<uint64_t> draw_weights_;
 };
 

@@ -242,11 +242,14 @@ TEST(CudaSample, RefusesWhatItCannotDo) {
 // Within one part in 2^39 (or one unit) of 2^40 e^x, and never greater for a lesser logit.
 TEST(DrawWeightTest, IsTheExponential) {
   EXPECT_EQ(DrawWeight(0.0f), uint64_t{1} << 40);
-  EXPECT_EQ(DrawWeight(-28.0f), 0u);
+  EXPECT_EQ(DrawWeight(-0.0f), uint64_t{1} << 40);
+  EXPECT_EQ(DrawWeight(-28.0f), 1u);
+  EXPECT_EQ(DrawWeight(-29.0f), 0u);
+  EXPECT_EQ(DrawWeight(-3e38f), 0u);
   EXPECT_EQ(DrawWeight(-kInfinity), 0u);
   EXPECT_EQ(DrawWeight(NAN), 0u);
   uint64_t before = uint64_t{1} << 40;
-  for (int i = 0; i <= 28000; ++i) {
+  for (int i = 0; i <= 30000; ++i) {
     const float x = -static_cast<float>(i) / 1000;
     const double exact = std::exp(double{x}) * 0x1p40;
     const auto weight = static_cast<double>(DrawWeight(x));
@@ -254,6 +257,16 @@ TEST(DrawWeightTest, IsTheExponential) {
     ASSERT_LE(DrawWeight(x), before) << x;
     before = DrawWeight(x);
   }
+}
+
+TEST(DrawWeightTest, IsTheSameOfMany) {
+  std::vector<float> logits = RandomLogits(1001, 1, 16.0f);
+  for (float& x : logits) x -= 16.0f;
+  logits[10] = NAN;
+  logits[11] = -kInfinity;
+  std::vector<uint64_t> weights(logits.size());
+  DrawWeights(logits.data(), logits.size(), weights.data());
+  for (size_t i = 0; i < logits.size(); ++i) ASSERT_EQ(weights[i], DrawWeight(logits[i])) << i;
 }
 
 }  // namespace

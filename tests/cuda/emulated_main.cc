@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -66,9 +68,8 @@ bool WriteKernels(const std::string& path) {
   if (file == nullptr || dladdr(reinterpret_cast<void*>(&WriteKernels), &binary) == 0) return false;
   const auto* base = static_cast<const char*>(binary.dli_fbase);
   for (const executor::KernelUse& use : executor::KernelUses()) {
-    std::fprintf(file, "%zx %llu %u %zu\n",
-                 static_cast<size_t>(static_cast<const char*>(use.function) - base),
-                 static_cast<unsigned long long>(use.launches), use.threads,
+    const ptrdiff_t offset = static_cast<const char*>(use.function) - base;
+    std::fprintf(file, "%tx %" PRIu64 " %u %zu\n", offset, use.launches, use.threads,
                  use.dynamic_shared_bytes);
   }
   return std::fclose(file) == 0;
@@ -103,9 +104,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const executor::Stats stats = executor::GetStats();
-  std::printf("%d tests passed on the executor: %llu launches, %llu blocks, %llu threads\n",
-              modes->passed(), static_cast<unsigned long long>(stats.launches),
-              static_cast<unsigned long long>(stats.blocks),
-              static_cast<unsigned long long>(stats.threads));
+  std::printf("%d tests passed on the executor: %" PRIu64 " launches, %" PRIu64 " blocks, %" PRIu64
+              " threads\n",
+              modes->passed(), stats.launches, stats.blocks, stats.threads);
   return modes->passed() == 0 ? 1 : result;
 }

@@ -27,8 +27,8 @@ void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 void __tsan_set_fiber_name(void* fiber, const char* name);
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
-void __tsan_read_range(void* address, unsigned long size);
-void __tsan_write_range(void* address, unsigned long size);
+void __tsan_read_range(void* address, size_t size);
+void __tsan_write_range(void* address, size_t size);
 }
 #endif
 

@@ -33,4 +33,8 @@ absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
 // Scalar, double accumulators, no int8 activations: the oracle of every other backend.
 Backend CreateReferenceBackend();
 
+// Prepares matrices that have the size a CPU backend gives them and no bytes, for planning; their
+// data is not read. Every computation is a CHECK.
+std::unique_ptr<LinearOps> CreateSizingLinear();
+
 }  // namespace strata

@@ -26,6 +26,14 @@ absl::StatusOr<Transformer> Transformer::Create(const ModelConfig* config,
   return transformer;
 }
 
+size_t Transformer::ScratchBytes(const ModelConfig& config, int32_t max_rows) {
+  const int64_t q_width = int64_t{config.query_heads} * config.head_dim;
+  const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
+  const int64_t widths =
+      int64_t{2} * config.width + 3 * q_width + 2 * kv_width + int64_t{3} * config.ffn_width;
+  return static_cast<size_t>(widths) * max_rows * sizeof(float);
+}
+
 absl::Status Transformer::AllocateScratch() {
   const int64_t q_width = int64_t{config_->query_heads} * config_->head_dim;
   const int64_t kv_width = int64_t{config_->kv_heads} * config_->head_dim;

@@ -29,6 +29,9 @@ class Transformer {
   static absl::StatusOr<Transformer> Create(const ModelConfig* config, const ModelWeights* weights,
                                             Backend* backend, int32_t max_rows);
 
+  // What Create allocates for a step's activations, but for rounding.
+  static size_t ScratchBytes(const ModelConfig& config, int32_t max_rows);
+
   int32_t max_rows() const { return max_rows_; }
 
   // The contract of Model::Forward, with K and V stored in `basis`.

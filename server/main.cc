@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -22,6 +23,7 @@
 #include "server/config/derive_options.h"
 #include "server/config/format_name.h"
 #include "server/config/load_options.h"
+#include "server/config/memory_plan.h"
 #include "server/engine/engine.h"
 #include "server/logging.h"
 #include "server/metrics/engine_metrics.h"
@@ -53,6 +55,27 @@ std::vector<std::string> CpuFeatures() {
   add(__builtin_cpu_supports("avx512vnni"), "avx512vnni");
   add(__builtin_cpu_supports("avx512bf16"), "avx512bf16");
   return features;
+}
+
+rpc::GrpcServerOptions DeriveGrpcOptions(const ServerOptions& options) {
+  const auto seconds = [](std::chrono::nanoseconds time) {
+    return std::chrono::ceil<std::chrono::seconds>(time);
+  };
+  const SecuritySection& security = options.security;
+  rpc::GrpcServerOptions derived;
+  derived.listen = options.listen.address;
+  if (options.listen.health != "none") derived.health_listen = options.listen.health;
+  derived.security = {{security.tls_cert, security.tls_key, security.tls_client_ca},
+                      security.token_file,
+                      security.cache_token_file};
+  derived.receive_bytes_max = static_cast<int>(options.limits.max_message_bytes);
+  derived.memory_bytes = MessageMemory(options);
+  derived.metadata_bytes_max = static_cast<int>(options.limits.max_metadata_bytes);
+  derived.connections_max = options.limits.max_connections;
+  derived.streams_max = options.limits.max_streams;
+  derived.connection_age_max = seconds(options.limits.connection_age);
+  derived.connection_grace = seconds(options.limits.connection_grace);
+  return derived;
 }
 
 // Holds the file of --address-file; gone when the server is.
@@ -114,15 +137,17 @@ absl::Status Application::Listen() {
   if (options_.device.isa != "auto") backend.force_isa = options_.device.isa;
   STRATA_ASSIGN_OR_RETURN(backend_, CreateCpuBackend(backend));
 
-  rpc::GrpcServerOptions rpc_options;
-  rpc_options.listen = options_.listen.address;
   rpc::RequestDefaults defaults;
   defaults.max_tokens = options_.limits.default_max_tokens;
   const rpc::ServerFacts facts = {
       kBuildVersion, kBuildCommit, backend_.name, CpuFeatures(), {"cpu"}};
-  STRATA_ASSIGN_OR_RETURN(server_, rpc::GrpcServer::Start(rpc_options, defaults, facts, &state_,
-                                                          &call_metrics_, Clock::Real()));
+  STRATA_ASSIGN_OR_RETURN(
+      server_, rpc::GrpcServer::Start(DeriveGrpcOptions(options_), defaults, facts, &state_,
+                                      &call_metrics_, Clock::Real()));
   spdlog::info("listening for gRPC on {}", server_->address());
+  if (!server_->health_address().empty()) {
+    spdlog::info("serving grpc.health.v1 on {}", server_->health_address());
+  }
   std::string addresses = absl::StrCat(server_->address(), "\n");
   if (options_.listen.metrics != "none") {
     STRATA_ASSIGN_OR_RETURN(
@@ -131,9 +156,14 @@ absl::Status Application::Listen() {
                    {[this] { return live_.load(); }, [this] { return state_.ready(); }},
                    [this] { return rpc::StatsJson(state_); }));
     http_->Add(call_metrics_.registry());
+    http_->Add(server_->security_metrics());
     http_->Add(process_metrics_);
     spdlog::info("serving /metrics, /healthz, /readyz and a page on http://{}/", http_->address());
     absl::StrAppend(&addresses, http_->address(), "\n");
+  }
+  if (!server_->health_address().empty()) {
+    if (http_ == nullptr) absl::StrAppend(&addresses, "none\n");
+    absl::StrAppend(&addresses, server_->health_address(), "\n");
   }
   return address_file_.Write(options_.listen.address_file, addresses);
 }
@@ -211,6 +241,7 @@ void Application::LogPlan() const {
 
 int Application::Run(absl::Notification* stop) {
   while (!stop->WaitForNotificationWithTimeout(kStallCheck)) {
+    server_->RefreshSecurity();
     const bool live = !Stalled();
     if (live_.exchange(live) == live) continue;
     server_->SetLive(live);

@@ -45,8 +45,7 @@ absl::StatusOr<WeightArena::Piece> WeightArena::Allocate(size_t bytes) {
   return Piece{slab_, data};
 }
 
-absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(
-    absl::Span<const WeightSource> sources, ThreadPool* pool, WeightArena* arena) {
+std::unique_ptr<PackedMatrix> PackedMatrix::Measure(absl::Span<const WeightSource> sources) {
   auto matrix = std::make_unique<PackedMatrix>();
   matrix->in_features_ = sources[0].in_features;
   for (const WeightSource& source : sources) {
@@ -61,6 +60,12 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(
     matrix->tile_count_ += segment.tile_count();
     matrix->bytes_ += segment.tile_bytes * segment.tile_count();
   }
+  return matrix;
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(
+    absl::Span<const WeightSource> sources, ThreadPool* pool, WeightArena* arena) {
+  std::unique_ptr<PackedMatrix> matrix = Measure(sources);
   STRATA_ASSIGN_OR_RETURN(matrix->memory_, arena->Allocate(matrix->bytes_));
   std::byte* next = matrix->memory_.data;
   for (size_t i = 0; i < sources.size(); ++i) {

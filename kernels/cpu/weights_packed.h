@@ -47,6 +47,8 @@ struct PackedSegment {
 // A matrix as CpuLinear reads it. Immutable after Pack; any thread may read.
 class PackedMatrix : public WeightMatrix {
  public:
+  // The shape and the size that Pack would give them, without the bytes.
+  static std::unique_ptr<PackedMatrix> Measure(absl::Span<const WeightSource> sources);
   // The sources must have passed ValidateSources.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(absl::Span<const WeightSource> sources,
                                                             ThreadPool* pool, WeightArena* arena);

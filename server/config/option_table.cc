@@ -157,13 +157,77 @@ void AddNetwork(Builder* table) {
        "Where /metrics, /healthz and /readyz are served over HTTP; none: nowhere."},
       [](ServerOptions & o) -> auto& { return o.listen.metrics; });
   table->Text(
+      {"health-listen", "HOST:PORT",
+       "Where grpc.health.v1 alone is served, in plain text and to everyone, for probes that know "
+       "neither TLS nor tokens; none: only where gRPC is."},
+      [](ServerOptions & o) -> auto& { return o.listen.health; });
+  table->Text(
       {"address-file", "FILE",
-       "Gets the gRPC address and, on a second line, the HTTP address, once both listen. "
-       "Removed at exit."},
+       "Gets the gRPC, the HTTP and the health address, a line each, once they listen; no lines "
+       "for the last ones that are none. Removed at exit."},
       [](ServerOptions & o) -> auto& { return o.listen.address_file; });
   table->Parsed(
       {"drain-timeout", "TIME", "How long running requests may go on after SIGTERM."},
       [](ServerOptions & o) -> auto& { return o.listen.drain_timeout; }, ParseDuration,
+      FormatDuration);
+}
+
+void AddSecurity(Builder* table) {
+  table->Group("Security");
+  table->Text(
+      {"tls-cert", "FILE",
+       "Serve gRPC over TLS with this certificate and those that lead to its root; PEM. This and "
+       "the files below are read again when they change."},
+      [](ServerOptions & o) -> auto& { return o.security.tls_cert; });
+  table->Text(
+      {"tls-key", "FILE", "The certificate's private key; PEM."},
+      [](ServerOptions & o) -> auto& { return o.security.tls_key; });
+  table->Text(
+      {"tls-client-ca", "FILE",
+       "Take only clients with a certificate that one of these signed; PEM."},
+      [](ServerOptions & o) -> auto& { return o.security.tls_client_ca; });
+  table->Text(
+      {"token-file", "FILE",
+       "Take only calls with the header 'authorization: Bearer TOKEN' and a token of this file, "
+       "which has one a line. Health is for everyone."},
+      [](ServerOptions & o) -> auto& { return o.security.token_file; });
+  table->Text(
+      {"cache-token-file", "FILE",
+       "The tokens for CacheService, which those of --token-file then do not open."},
+      [](ServerOptions & o) -> auto& { return o.security.cache_token_file; });
+  table->Switch(
+      {"plaintext-tokens", "",
+       "Allow tokens without TLS on an address that others can reach, where something else "
+       "encrypts the way."},
+      [](ServerOptions & o) -> auto& { return o.security.plaintext_tokens; });
+}
+
+void AddConnections(Builder* table) {
+  table->Group("Connections");
+  table->Parsed(
+      {"max-message-bytes", "SIZE", "Of one message received; larger ones are refused."},
+      [](ServerOptions & o) -> auto& { return o.limits.max_message_bytes; }, ParseSize, FormatSize);
+  table->Parsed(
+      {"max-metadata-bytes", "SIZE", "Of the header fields of one call."},
+      [](ServerOptions & o) -> auto& { return o.limits.max_metadata_bytes; }, ParseSize,
+      FormatSize);
+  table->Int(
+      {"max-connections", "N",
+       "Connections and other open files of this process; connections above it are closed at "
+       "once."},
+      64, 1 << 20, [](ServerOptions & o) -> auto& { return o.limits.max_connections; });
+  table->Int(
+      {"max-streams", "N", "Calls of one connection at once; further ones wait in the client."}, 1,
+      1 << 20, [](ServerOptions & o) -> auto& { return o.limits.max_streams; });
+  table->Parsed(
+      {"connection-age", "TIME",
+       "After this long a client is asked to connect again, which spreads clients over replicas. "
+       "0: never."},
+      [](ServerOptions & o) -> auto& { return o.limits.connection_age; }, ParseDuration,
+      FormatDuration);
+  table->Parsed(
+      {"connection-grace", "TIME", "What calls of such a connection get to end."},
+      [](ServerOptions & o) -> auto& { return o.limits.connection_grace; }, ParseDuration,
       FormatDuration);
 }
 
@@ -311,6 +375,8 @@ std::vector<OptionSpec> BuildTable() {
   Builder table;
   AddModel(&table);
   AddNetwork(&table);
+  AddSecurity(&table);
+  AddConnections(&table);
   AddDevice(&table);
   AddTiers(&table);
   AddFormats(&table);

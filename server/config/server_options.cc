@@ -1,5 +1,6 @@
 #include "server/config/server_options.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cache/layout/geometry.h"
@@ -15,6 +16,31 @@ absl::Status CheckAddress(absl::string_view option, absl::string_view address) {
   if (number && port >= 0 && port <= 65535) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": '", address, "' is not HOST:PORT with a port of 0 to 65535"));
+}
+
+absl::Status CheckSecurity(const SecuritySection& security, const std::string& listen) {
+  const bool tls = !security.tls_cert.empty();
+  if (tls != !security.tls_key.empty()) {
+    return absl::InvalidArgumentError("tls-cert and tls-key: one is set, the other is not");
+  }
+  if (!security.tls_client_ca.empty() && !tls) {
+    return absl::InvalidArgumentError("tls-client-ca is set, but tls-cert and tls-key are not");
+  }
+  const bool tokens = !security.token_file.empty() || !security.cache_token_file.empty();
+  if (tokens && !tls && !security.plaintext_tokens && !IsLoopback(listen)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token-file: tokens would cross the network to ", listen,
+                     " in plain text; set tls-cert and tls-key, or plaintext-tokens where "
+                     "something else encrypts the way"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(absl::string_view option, uint64_t bytes, uint64_t at_least,
+                       uint64_t at_most) {
+  if (bytes >= at_least && bytes <= at_most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": ", bytes, " bytes; ", at_least, " to ", at_most, " are possible"));
 }
 
 absl::Status CheckBlocks(absl::string_view option, int32_t tokens, int32_t at_least) {
@@ -52,6 +78,12 @@ absl::Status CheckCold(const CacheSection& cache) {
 
 }  // namespace
 
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  const bool ipv4 = host.find_first_not_of("0123456789.") == host.npos;
+  return host == "localhost" || host == "[::1]" || (ipv4 && absl::StartsWith(host, "127."));
+}
+
 absl::Status ServerOptions::Validate() const {
   if (model.path.empty()) {
     return absl::InvalidArgumentError("model: not set; --model=FILE.gguf names the model to serve");
@@ -60,6 +92,14 @@ absl::Status ServerOptions::Validate() const {
   if (listen.metrics != "none") {
     STRATA_RETURN_IF_ERROR(CheckAddress("metrics-listen", listen.metrics));
   }
+  if (listen.health != "none") {
+    STRATA_RETURN_IF_ERROR(CheckAddress("health-listen", listen.health));
+  }
+  STRATA_RETURN_IF_ERROR(CheckSecurity(security, listen.address));
+  STRATA_RETURN_IF_ERROR(
+      CheckSize("max-message-bytes", limits.max_message_bytes, 64 << 10, 1 << 30));
+  STRATA_RETURN_IF_ERROR(
+      CheckSize("max-metadata-bytes", limits.max_metadata_bytes, 4 << 10, 1 << 20));
   STRATA_RETURN_IF_ERROR(CheckWindows(cache));
   STRATA_RETURN_IF_ERROR(CheckCold(cache));
   // A step holds a piece of one prompt and a token of every other sequence.

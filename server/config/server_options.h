@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "tiering/tier_options.h"
 
 namespace strata {
@@ -22,8 +23,19 @@ struct ModelSection {
 struct ListenSection {
   std::string address = "127.0.0.1:50051";  // gRPC; port 0: any free one
   std::string metrics = "127.0.0.1:9464";   // HTTP; "none": no metrics
+  std::string health = "none";              // gRPC health in plain text; "none": no such port
   std::string address_file;                 // gets the bound addresses; empty: none
   std::chrono::nanoseconds drain_timeout = std::chrono::seconds(30);
+};
+
+// Of the gRPC port. Files are read again when they change.
+struct SecuritySection {
+  std::string tls_cert;  // PEM; empty: plain text
+  std::string tls_key;
+  std::string tls_client_ca;      // who signs client certificates; empty: clients need none
+  std::string token_file;         // bearer tokens, one a line; empty: none are needed
+  std::string cache_token_file;   // of CacheService; empty: as for the rest
+  bool plaintext_tokens = false;  // although anyone on the way can read them
 };
 
 struct DeviceSection {
@@ -69,6 +81,13 @@ struct LimitsSection {
   int32_t queue_max = 256;         // waiting
   int32_t max_batch_tokens = 320;  // rows of one step
   int32_t default_max_tokens = 256;
+
+  uint64_t max_message_bytes = uint64_t{64} << 20;  // received
+  uint64_t max_metadata_bytes = uint64_t{16} << 10;
+  int32_t max_connections = 4096;
+  int32_t max_streams = 1024;  // calls of one connection at once
+  std::chrono::nanoseconds connection_age = std::chrono::minutes(5);  // 0: unlimited
+  std::chrono::nanoseconds connection_grace = std::chrono::hours(1);
 };
 
 struct LogSection {
@@ -76,12 +95,16 @@ struct LogSection {
   std::string format = "text";  // text or json
 };
 
+// Whether HOST:PORT is this machine's alone, so that nobody on a network can read along.
+bool IsLoopback(absl::string_view address);
+
 // Everything an operator can set. Where each value may come from: load_options.h.
 struct ServerOptions {
   static constexpr int32_t kEndlessWindow = PositionalPolicy::kUnlimited;
 
   ModelSection model;
   ListenSection listen;
+  SecuritySection security;
   DeviceSection device;
   CacheSection cache;
   LimitsSection limits;

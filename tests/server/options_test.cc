@@ -106,6 +106,32 @@ TEST(OptionsTest, OptionsAreHeldAgainstEachOther) {
   EXPECT_THAT(ErrorOf({"--cold-layers=2-4:i2,4:i4"}), HasSubstr("overlaps"));
 }
 
+TEST(OptionsTest, TokensDoNotCrossTheNetworkInPlainText) {
+  const std::string token = "--token-file=t";
+  const std::string everywhere = "--listen=0.0.0.0:1";
+  EXPECT_THAT(ErrorOf({token, everywhere}), HasSubstr("plain text"));
+  EXPECT_THAT(ErrorOf({"--cache-token-file=t", "--listen=127.host:1"}), HasSubstr("plain text"));
+  Load({token});
+  Load({token, "--listen=127.1.2.3:1"});
+  Load({token, "--listen=[::1]:1"});
+  Load({token, everywhere, "--plaintext-tokens"});
+  Load({token, everywhere, "--tls-cert=c", "--tls-key=k"});
+}
+
+TEST(OptionsTest, TlsOptionsComeTogether) {
+  EXPECT_THAT(ErrorOf({"--tls-cert=c"}), HasSubstr("tls-key"));
+  EXPECT_THAT(ErrorOf({"--tls-client-ca=c"}), HasSubstr("tls-client-ca"));
+  EXPECT_THAT(ErrorOf({"--health-listen=8080"}), HasSubstr("health-listen"));
+  EXPECT_THAT(ErrorOf({"--max-message-bytes=2GiB"}), HasSubstr("1073741824"));
+  EXPECT_THAT(ErrorOf({"--max-metadata-bytes=1"}), HasSubstr("4096"));
+}
+
+TEST(OptionsTest, ASwitchNeedsNoValue) {
+  EXPECT_TRUE(Load({"--plaintext-tokens"}).security.plaintext_tokens);
+  EXPECT_FALSE(Load({"--plaintext-tokens=false"}).security.plaintext_tokens);
+  EXPECT_FALSE(Load({}).security.plaintext_tokens);
+}
+
 TEST(OptionsTest, SpecialValuesAreUnderstood) {
   const ServerOptions options =
       Load({"--hot-bytes=auto", "--warm-bytes=1.5GiB", "--hot-window=unlimited",

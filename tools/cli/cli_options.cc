@@ -34,7 +34,8 @@ EXAMPLES
   strata generate --json 'Hello' | jq -r '.choices[0].text'
   strata stats
   strata top
-  strata top --once --json | jq .tiers)";
+  strata top --once --json | jq .tiers
+  strata plan --model=m.gguf --memory=64GiB --max-sequences=32)";
 
 std::chrono::nanoseconds DurationOf(const std::string& text) {
   const auto duration = ParseDuration(text);
@@ -198,6 +199,24 @@ void AddPolicy(CLI::App* app, v1::GenerateRequest* request) {
       "--no-cold", [policy] { policy()->set_allow_cold(false); }, "Nothing goes to disk");
 }
 
+void AddSecurity(CLI::App* app, ClientSecurity* security) {
+  auto* group = app->add_option_group("Security");
+  group->add_flag("--tls", security->tls, "Use TLS, trusting the system's authorities");
+  const auto file = [group](const char* name, std::string* path, const char* help) {
+    return group->add_option(name, *path, help)->type_name("FILE");
+  };
+  file("--tls-ca", &security->tls_ca, "Use TLS, trusting the authorities in FILE");
+  auto* cert = file("--tls-cert", &security->tls_cert, "This client's certificate, for mutual TLS");
+  auto* key = file("--tls-key", &security->tls_key, "Its private key");
+  cert->needs(key);
+  key->needs(cert);
+  group->add_option("--tls-name", security->tls_name, "The name the server's certificate has")
+      ->type_name("NAME");
+  file("--token-file", &security->token_file, "Send the first token of FILE along");
+  group->add_flag("--plaintext-token", security->plaintext_token,
+                  "Send it to another machine without TLS too");
+}
+
 void AddTimeout(CLI::App* app, CliOptions* options) {
   Add<std::string>(app, "--timeout", "TIME", "Fail after TIME (30s)",
                    [options](const std::string& text) { options->timeout = DurationOf(text); });
@@ -249,6 +268,7 @@ absl::StatusOr<CliOptions> ParseCommandLine(const std::vector<std::string>& argu
   app.add_option("--server", options.server, "The server's address")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  AddSecurity(&app, &options.security);
 
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt; streams the text");
   AddInput(generate, &options);
@@ -265,6 +285,8 @@ absl::StatusOr<CliOptions> ParseCommandLine(const std::vector<std::string>& argu
   AddTop(top, &options);
   CLI::App* info = app.add_subcommand("info", "Show the server and its models");
   info->add_flag("--json", options.json, "One JSON object");
+  CLI::App* plan =
+      app.add_subcommand("plan", "Plan a server's tiers and memory; see 'strata plan --help'");
   for (CLI::App* command : {generate, tokenize, stats, info}) AddTimeout(command, &options);
 
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
@@ -275,6 +297,9 @@ absl::StatusOr<CliOptions> ParseCommandLine(const std::vector<std::string>& argu
     return options;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());
+  }
+  if (plan->parsed()) {
+    return absl::InvalidArgumentError("plan comes first: strata plan [OPTION]...");
   }
   absl::Status status;
   if (generate->parsed()) {

@@ -3,16 +3,23 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "server/config/server_options.h"
+#include "server/rpc/small_file.h"
 #include "strata/v1/inference.grpc.pb.h"
 
 namespace strata::cli {
 namespace {
 
 constexpr int kMessageBytesMax = 256 << 20;
+constexpr size_t kSecretBytesMax = 1 << 20;
 
 // Codes have the same numbers in gRPC and absl.
 absl::Status ToAbsl(const grpc::Status& status) {
@@ -29,12 +36,9 @@ absl::Status ToAbsl(const grpc::Status& status) {
 
 class ClientImpl final : public Client {
  public:
-  ClientImpl(const std::string& server, std::optional<std::chrono::nanoseconds> timeout)
-      : timeout_(timeout) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-    const auto channel =
-        grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  ClientImpl(const std::shared_ptr<grpc::Channel>& channel, std::string authorization,
+             std::optional<std::chrono::nanoseconds> timeout)
+      : timeout_(timeout), authorization_(std::move(authorization)) {
     inference_ = v1::InferenceService::NewStub(channel);
     cache_ = v1::CacheService::NewStub(channel);
   }
@@ -97,6 +101,7 @@ class ClientImpl final : public Client {
           std::chrono::system_clock::now() +
           std::chrono::duration_cast<std::chrono::system_clock::duration>(*timeout_));
     }
+    if (!authorization_.empty()) context.AddMetadata("authorization", authorization_);
     {
       absl::MutexLock lock(&mutex_);
       if (cancelled_) return absl::CancelledError("interrupted");
@@ -117,6 +122,7 @@ class ClientImpl final : public Client {
   }
 
   const std::optional<std::chrono::nanoseconds> timeout_;
+  const std::string authorization_;  // header field; empty: none
   std::unique_ptr<v1::InferenceService::Stub> inference_;
   std::unique_ptr<v1::CacheService::Stub> cache_;
   absl::Mutex mutex_;
@@ -124,11 +130,50 @@ class ClientImpl final : public Client {
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
+absl::StatusOr<std::string> ReadIfGiven(const std::string& path) {
+  if (path.empty()) return std::string();
+  return rpc::ReadSmallFile(path, kSecretBytesMax);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const ClientSecurity& security) {
+  if (!security.uses_tls()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  STRATA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadIfGiven(security.tls_ca));
+  STRATA_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadIfGiven(security.tls_cert));
+  STRATA_ASSIGN_OR_RETURN(options.pem_private_key, ReadIfGiven(security.tls_key));
+  return grpc::SslCredentials(options);
+}
+
+absl::StatusOr<std::string> AuthorizationOf(const std::string& server,
+                                            const ClientSecurity& security) {
+  if (security.token_file.empty()) return std::string();
+  if (!security.uses_tls() && !security.plaintext_token && !IsLoopback(server)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-file: the token would cross the network to ", server,
+                     " in plain text; use --tls or --tls-ca, or --plaintext-token where something "
+                     "else encrypts the way"));
+  }
+  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadIfGiven(security.token_file));
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::string_view token = absl::StripAsciiWhitespace(line);
+    if (!token.empty() && token.front() != '#') return absl::StrCat("Bearer ", token);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(security.token_file, " has no token"));
+}
+
 }  // namespace
 
-std::unique_ptr<Client> Client::Create(const std::string& server,
-                                       std::optional<std::chrono::nanoseconds> timeout) {
-  return std::make_unique<ClientImpl>(server, timeout);
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(
+    const std::string& server, const ClientSecurity& security,
+    std::optional<std::chrono::nanoseconds> timeout) {
+  STRATA_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(security));
+  STRATA_ASSIGN_OR_RETURN(std::string authorization, AuthorizationOf(server, security));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  if (!security.tls_name.empty()) arguments.SetSslTargetNameOverride(security.tls_name);
+  return std::make_unique<ClientImpl>(grpc::CreateCustomChannel(server, credentials, arguments),
+                                      std::move(authorization), timeout);
 }
 
 }  // namespace strata::cli

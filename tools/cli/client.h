@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "strata/v1/inference.pb.h"
+#include "tools/cli/cli_options.h"
 
 namespace strata::cli {
 
@@ -16,8 +17,11 @@ namespace strata::cli {
 // google.rpc details as payloads (server/rpc/errors.h).
 class Client {
  public:
-  static std::unique_ptr<Client> Create(const std::string& server,
-                                        std::optional<std::chrono::nanoseconds> timeout);
+  // InvalidArgument for files that cannot be read, and for a token that would cross the network
+  // in plain text.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(
+      const std::string& server, const ClientSecurity& security,
+      std::optional<std::chrono::nanoseconds> timeout);
   virtual ~Client() = default;
 
   virtual absl::Status Generate(const v1::GenerateRequest& request,

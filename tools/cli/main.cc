@@ -13,10 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/config/load_options.h"
 #include "server/rpc/fold_events.h"
 #include "server/signal_watcher.h"
 #include "tools/cli/cli_options.h"
 #include "tools/cli/client.h"
+#include "tools/cli/plan.h"
 #include "tools/cli/report.h"
 #include "tools/cli/terminal.h"
 #include "tools/cli/top.h"
@@ -150,7 +152,30 @@ absl::Status Run(CliOptions* options, Client* client) {
   return absl::OkStatus();
 }
 
+int Plan(const std::vector<std::string>& arguments) {
+  const absl::StatusOr<PlanRequest> request = ParsePlan(arguments, ProcessEnvironment());
+  if (!request.ok()) {
+    std::cerr << "strata plan: " << request.status().message() << "\nTry 'strata plan --help'.\n";
+    return kExitUsage;
+  }
+  if (request->help) {
+    std::cout << PlanHelp();
+    return 0;
+  }
+  const absl::StatusOr<MemoryPlan> plan = MakePlan(*request);
+  if (!plan.ok()) {
+    std::cerr << "strata plan: " << plan.status().message() << "\n";
+    return kExitFailed;
+  }
+  std::cout << (request->json ? PlanJson(*plan) : PlanReport(*plan, request->options));
+  return 0;
+}
+
 int Main(const std::vector<std::string>& arguments) {
+  // It talks to no server, and takes a server's options.
+  if (!arguments.empty() && arguments.front() == "plan") {
+    return Plan({arguments.begin() + 1, arguments.end()});
+  }
   const char* server = std::getenv("STRATA_SERVER");
   absl::StatusOr<CliOptions> options = ParseCommandLine(arguments, server == nullptr ? "" : server);
   if (!options.ok()) {
@@ -168,9 +193,14 @@ int Main(const std::vector<std::string>& arguments) {
     }
     client->Cancel();
   });
-  const std::unique_ptr<Client> client = Client::Create(options->server, options->timeout);
-  current.store(client.get());
-  const absl::Status status = Run(&*options, client.get());
+  const absl::StatusOr<std::unique_ptr<Client>> client =
+      Client::Create(options->server, options->security, options->timeout);
+  if (!client.ok()) {
+    std::cerr << "strata: " << client.status().message() << "\n";
+    return kExitUsage;
+  }
+  current.store(client->get());
+  const absl::Status status = Run(&*options, client->get());
   if (status.ok()) return 0;
   if (absl::IsCancelled(status)) return kExitInterrupted;
   std::cerr << "strata: " << ErrorReport(status);

@@ -19,7 +19,7 @@ model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 build_packages=(
   build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-pip
   libabsl-dev libboost-context-dev libcli11-dev libcpp-httplib-dev libgmock-dev libgrpc++-dev libgtest-dev liburing-dev
-  libpcre2-dev libprotobuf-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
+  libpcre2-dev libprotobuf-dev libspdlog-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev
   protobuf-compiler protobuf-compiler-grpc)
 
 # Progress goes to stderr: stdout belongs to results.

@@ -1,0 +1,71 @@
+# The server and the command line client, for CPUs. One image serves every x86-64 machine: the
+# instruction set (scalar, AVX2, AVX-512) is chosen when the server starts.
+#
+#   docker build -f deploy/docker/cpu.Dockerfile -t strata:cpu \
+#     --build-arg REVISION="$(git rev-parse --short=12 HEAD)" .
+#
+# It runs with a read-only root, as any user; it writes only where its flags say, which are mounts
+# (deploy/kustomize). tools/rehearse_image takes the same steps without a container engine.
+ARG BASE=debian:bookworm-slim
+
+# The tag of the base is not a digest: name one with --build-arg BASE=debian@sha256:...
+# hadolint ignore=DL3006
+FROM ${BASE} AS build
+# Versions are Debian 12's, which change for security alone.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        build-essential \
+        cmake \
+        libabsl-dev \
+        libcli11-dev \
+        libcpp-httplib-dev \
+        libgrpc++-dev \
+        libpcre2-dev \
+        libprotobuf-dev \
+        libspdlog-dev \
+        libssl-dev \
+        liburing-dev \
+        libyaml-cpp-dev \
+        ninja-build \
+        nlohmann-json3-dev \
+        pkg-config \
+        prometheus-cpp-dev \
+        protobuf-compiler \
+        protobuf-compiler-grpc \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+ARG REVISION=unknown
+RUN cmake --preset release -DSTRATA_BUILD_TESTS=OFF -DSTRATA_COMMIT=${REVISION} \
+    && cmake --build build/release --target strata-server strata \
+    && strip build/release/strata-server build/release/strata
+
+# hadolint ignore=DL3006
+FROM ${BASE}
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        ca-certificates \
+        libabsl20220623 \
+        libcpp-httplib0.11 \
+        libgrpc++1.51 \
+        libpcre2-8-0 \
+        libprometheus-cpp-core1.0 \
+        libprotobuf32 \
+        libspdlog1.10 \
+        libssl3 \
+        liburing2 \
+        libyaml-cpp0.7 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build /src/build/release/strata-server /src/build/release/strata /usr/local/bin/
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="strata" \
+      org.opencontainers.image.description="Inference server with its KV cache on a ladder of precisions" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 65532:65532
+EXPOSE 50051 50052 9464
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/local/bin/strata-server"]
+CMD ["--help"]

@@ -125,6 +125,9 @@ QUEUE = [
           [(f"sum by (finish_reason) ({rate('strata_requests_total')})", "{{finish_reason}}")], stack=True),
     panel("Refused", "Requests a second, by why.", "short",
           [(f"sum by (reason) ({rate('strata_requests_rejected_total')})", "{{reason}}")], stack=True),
+    panel("Turned away at the door", "Calls a second without a fitting token, and connections above the limit.", "short",
+          [(f"sum by (reason) ({rate('strata_auth_refused_total')})", "{{reason}}"),
+           (f"sum ({rate('strata_connections_refused_total')})", "connections")], stack=True, width=24),
 ]
 ROWS = [("Memory tiers", TIERS), ("Latency", LATENCY), ("Throughput", THROUGHPUT), ("Queue", QUEUE)]
 

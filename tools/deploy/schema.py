@@ -31,22 +31,25 @@ class Schemas:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
         self.definitions = self._read("_definitions.json")
-        self.schemas = {}
+        self.validators = {}
 
     def _read(self, name):
         schema = json.loads((self.folder / name).read_text())
         forbid_unknown_fields(schema)
         return schema
 
-    def _schema(self, api, kind):
+    def _validator(self, api, kind):
         group, _, version = api.rpartition("/")
         group = group.split(".")[0]
         name = "-".join(part for part in (kind.lower(), group, version) if part) + ".json"
-        if name not in self.schemas:
+        if name not in self.validators:
             if not (self.folder / name).exists():
                 return None
-            self.schemas[name] = self._read(name)
-        return self.schemas[name]
+            schema = self._read(name)
+            # One resolver for a schema: it remembers what it looked up.
+            resolver = jsonschema.RefResolver(schema["$id"], schema, store={BASE: self.definitions})
+            self.validators[name] = jsonschema.Draft202012Validator(schema, resolver=resolver)
+        return self.validators[name]
 
     def check(self, document):
         """Returns what is wrong with it, a sentence each."""
@@ -55,11 +58,9 @@ class Schemas:
         if (api, kind) in CUSTOM:
             missing = [key for key in CUSTOM[api, kind] if not document.get("spec", {}).get(key)]
             return [f"{where}: spec.{key} is missing" for key in missing]
-        schema = self._schema(api, kind)
-        if schema is None:
+        validator = self._validator(api, kind)
+        if validator is None:
             return [f"{where}: no schema for {api} {kind}"]
-        resolver = jsonschema.RefResolver(schema["$id"], schema, store={BASE: self.definitions})
-        validator = jsonschema.Draft202012Validator(schema, resolver=resolver)
         return [
             f"{where}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
             for error in validator.iter_errors(document)

@@ -35,6 +35,7 @@ class Programs:
                                    capture_output=True, text=True)
         self.has_cuda = help_page.returncode == 0
         self._answers = {}  # of the programs, by what they were asked
+        self._parsed = {}
 
     def _ask(self, *command):
         if command not in self._answers:
@@ -50,7 +51,9 @@ class Programs:
         done = self._ask(self.server, *self._fitting(args), "--print-config")
         if done.returncode != 0:
             return None, done.stderr.splitlines()[0]
-        return yaml.safe_load(done.stdout), None
+        if done.stdout not in self._parsed:
+            self._parsed[done.stdout] = yaml.safe_load(done.stdout)
+        return self._parsed[done.stdout], None
 
     def plan(self, args):
         """What `strata plan` says of the flags with the model that the manifests are sized for."""

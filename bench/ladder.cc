@@ -99,8 +99,7 @@ double MeanBits(const SequenceUsage& usage) {
   return tokens > 0 ? bits / static_cast<double>(tokens) : 0;
 }
 
-absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
-                                                             const PageCodec* codec,
+absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model, Backend* backend,
                                                              const Ladder& ladder,
                                                              const LadderCacheOptions& options) {
   TierOptions tiers;
@@ -137,7 +136,7 @@ absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
                               ? tiers.cold_bytes + (size_t{8} << 20)
                               : std::max(tiers.cold_bytes / 4, size_t{8} << 20);
   }
-  return TieredCache::Create(tiers, codec);
+  return TieredCache::Create(tiers, backend->codec.get(), backend->memory.get());
 }
 
 }  // namespace strata::bench

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/page_codec.h"
+#include "kernels/backend.h"
 #include "model/model.h"
 #include "tiering/tiered_cache.h"
 
@@ -37,8 +37,7 @@ struct LadderCacheOptions {
 };
 
 // A cache with just the budgets that one sequence of `max_tokens` needs under this ladder.
-absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
-                                                             const PageCodec* codec,
+absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model, Backend* backend,
                                                              const Ladder& ladder,
                                                              const LadderCacheOptions& options);
 

@@ -81,7 +81,7 @@ class Run {
     auto run = std::unique_ptr<Run>(new Run);
     const int32_t tokens = static_cast<int32_t>(subject->tokens.size());
     STRATA_ASSIGN_OR_RETURN(run->cache_,
-                            MakeLadderCache(*subject->model, subject->backend.codec.get(), ladder,
+                            MakeLadderCache(*subject->model, &subject->backend, ladder,
                                             {.max_tokens = tokens,
                                              .piece_tokens = kPieceTokens,
                                              .cold_path = options.cold_dir,

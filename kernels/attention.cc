@@ -23,6 +23,13 @@ void PartialStates::Reset(int32_t row_count, int32_t head_count, int32_t dim) {
   std::fill_n(o.begin(), states * dim, 0.0f);
 }
 
+void AttentionBackend::AttendAll(const AttentionShape& shape, int32_t rows, const float* q,
+                                 absl::Span<const AttentionSequence> sequences, float* out) {
+  states_.Reset(rows, shape.query_heads, shape.head_dim);
+  Attend(shape, q, sequences, &states_);
+  FinishStates(states_, out);
+}
+
 void MergeStates(const PartialStates& other, PartialStates* states) {
   STRATA_CHECK(other.rows == states->rows && other.heads == states->heads &&
                other.head_dim == states->head_dim);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "cache/layout/page_run.h"
 
@@ -40,7 +41,9 @@ struct PartialStates {
   void Reset(int32_t row_count, int32_t head_count, int32_t dim);
 };
 
-// Attention over pages, each in its own bits. Stateless but for scratch: one call at a time.
+// Attention over pages, each in its own bits. Stateless but for scratch: one call at a time. q, out
+// and the pages' bytes are read and written by the device (device_memory.h); sequences, runs and
+// page views lie on the host and may change when a call returns.
 //
 // A2: m is in natural-log units. A3: attention over any split of the runs, merged, equals attention
 // over their union within the bound stated in tests/kernels. A4: tokens past a run's `tokens`,
@@ -50,11 +53,25 @@ class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
+  // Takes the scratch that calls of up to `rows` queries need, where a backend keeps any: memory is
+  // taken at start-up. ResourceExhausted when it cannot be had.
+  virtual absl::Status Reserve(const AttentionShape& shape, int32_t rows) {
+    return absl::OkStatus();
+  }
+
   // Folds the attention of every sequence over its runs into `states` (Reset by the caller).
   // q: [rows][query_heads][head_dim] in the stored basis, already scaled by 1/sqrt(head_dim).
   // Engine thread. Blocks until done.
   virtual void Attend(const AttentionShape& shape, const float* q,
                       absl::Span<const AttentionSequence> sequences, PartialStates* states) = 0;
+
+  // Attention over nothing but these runs, finished: out[row][query_heads][head_dim] = o / l for
+  // rows [0, rows), zeros where a query sees no token. May only enqueue (DeviceMemory).
+  virtual void AttendAll(const AttentionShape& shape, int32_t rows, const float* q,
+                         absl::Span<const AttentionSequence> sequences, float* out);
+
+ private:
+  PartialStates states_;  // of AttendAll
 };
 
 // Folds `other` into `states`, row by row and head by head; both have the same shape.

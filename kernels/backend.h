@@ -7,14 +7,18 @@
 #include "absl/strings/string_view.h"
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
+#include "kernels/device_memory.h"
 #include "kernels/linear_ops.h"
 #include "kernels/page_codec.h"
 
 namespace strata {
 
-// One device's implementations of the three kernel interfaces.
+// One device: its memory and its implementations of the three kernel interfaces. Must outlive every
+// buffer taken from it.
 struct Backend {
-  std::string name;                  // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512"
+  std::string name;         // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512", "cuda:0"
+  std::string device_name;  // what a GPU calls itself; empty for a CPU
+  std::unique_ptr<DeviceMemory> memory;
   std::unique_ptr<ThreadPool> pool;  // what the others share; null where they need none
   std::unique_ptr<LinearOps> linear;
   std::unique_ptr<PageCodec> codec;
@@ -29,6 +33,14 @@ struct CpuBackendOptions {
 // InvalidArgument for an unknown ISA name or a thread count out of range, FailedPrecondition naming
 // the missing CPU feature for one this CPU lacks.
 absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
+
+struct CudaBackendOptions {
+  int device = 0;
+};
+
+// FailedPrecondition when this build has no CUDA support, the machine no driver or no such device,
+// or the device is too old. The message is one sentence for an operator.
+absl::StatusOr<Backend> CreateCudaBackend(const CudaBackendOptions& options);
 
 // Scalar, double accumulators, no int8 activations: the oracle of every other backend.
 Backend CreateReferenceBackend();

@@ -30,9 +30,11 @@ class WeightMatrix {
   virtual size_t bytes() const = 0;  // memory it occupies
 };
 
-// The dense arithmetic of a forward pass. Activations are row-major float matrices. Each call
-// blocks until done; one call at a time (scratch inside). A row's result has the same bits whatever
-// the number of rows and threads.
+// The dense arithmetic of a forward pass. Activations are row-major float matrices. They and norm
+// weights, biases, scales, frequencies and pages are read and written by the device
+// (device_memory.h); ids, rows, positions and targets are host arrays that may change when a call
+// returns. Calls run in order, one at a time (scratch inside), and may only enqueue. A row's result
+// has the same bits whatever the number of rows and threads.
 class LinearOps {
  public:
   virtual ~LinearOps() = default;
@@ -42,12 +44,22 @@ class LinearOps {
   virtual absl::StatusOr<std::unique_ptr<WeightMatrix>> Prepare(
       absl::Span<const WeightSource> sources) = 0;
 
+  // Takes the scratch that calls of up to `rows` rows and `in_features` inputs need, where a
+  // backend keeps any, and lets go of what only Prepare needs. ResourceExhausted when it cannot be
+  // had.
+  virtual absl::Status Reserve(int32_t rows, int32_t in_features) { return absl::OkStatus(); }
+
   // y[rows][out] = x[rows][in] W^T (+ bias[out] unless null); with `accumulate`, y += that.
   virtual void Matmul(const WeightMatrix& w, const float* x, int32_t rows, const float* bias,
                       bool accumulate, float* y) = 0;
 
   // out[i] = row ids[i] of the matrix, dequantized. CHECKs the range of ids.
   virtual void EmbedRows(const WeightMatrix& w, absl::Span<const int32_t> ids, float* out) = 0;
+
+  // y[i] = x[rows[i]], rows of `width` floats. x and y do not overlap. CHECKs that rows are not
+  // negative.
+  virtual void GatherRows(const float* x, absl::Span<const int32_t> rows, int32_t width,
+                          float* y) = 0;
 
   // y = x * rsqrt(mean(x^2) + epsilon) * weight, row by row; y may be x.
   virtual void RmsNorm(const float* x, const float* weight, int32_t rows, int32_t width,

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "base/status_macros.h"
 
 namespace strata {
 namespace {
@@ -75,6 +76,18 @@ void DecodeVHead(const PageFormat& format, const HeadBytes& head, float* v) {
 }
 
 }  // namespace
+
+absl::Status PageCodec::EncodeAll(absl::Span<const PageEncode> pages) const {
+  for (const PageEncode& page : pages) {
+    STRATA_RETURN_IF_ERROR(Encode(page.source, page.target, page.base, page.refine));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageCodec::Fetch(const std::byte* source, size_t bytes, std::byte* host) const {
+  std::memcpy(host, source, bytes);
+  return absl::OkStatus();
+}
 
 void PageCodec::DropPlanes(const PageFormat& from, const std::byte* base, const std::byte* refine,
                            const PageFormat& to, std::byte* to_base, std::byte* to_refine) {

@@ -37,13 +37,16 @@ absl::StatusOr<std::vector<int32_t>> CalibrationTokens(const ModelConfig& config
   return tokens;
 }
 
-void CollectKeys(const ModelConfig& config, int32_t blocks, FlatKv* kv, BasisMoments* moments) {
+absl::Status CollectKeys(const ModelConfig& config, int32_t blocks, FlatKv* kv,
+                         DeviceMemory* memory, BasisMoments* moments) {
+  std::vector<std::byte> bytes(kv->format().BaseBytes());
   std::vector<float> k(size_t{kBlockTokens} * config.head_dim);
   for (int32_t layer = 0; layer < config.layers; ++layer) {
     for (int32_t block = 1; block < blocks; ++block) {
+      STRATA_RETURN_IF_ERROR(
+          memory->Download(kv->Page(0, layer, block), bytes.size(), bytes.data()));
       for (int32_t head = 0; head < config.kv_heads; ++head) {
-        const auto* page =
-            reinterpret_cast<const Half*>(kv->Page(0, layer, block) + kv->format().KHead(head));
+        const auto* page = reinterpret_cast<const Half*>(bytes.data() + kv->format().KHead(head));
         for (int32_t t = 0; t < kBlockTokens; ++t) {
           for (int32_t c = 0; c < config.head_dim; ++c) {
             k[t * config.head_dim + c] = HalfToFloat(page[KF16Index(config.head_dim, t, c)]);
@@ -53,6 +56,7 @@ void CollectKeys(const ModelConfig& config, int32_t blocks, FlatKv* kv, BasisMom
       }
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -125,12 +129,14 @@ absl::StatusOr<KvBasis> MeasureBasis(const ModelConfig& config, const Tokenizer&
   STRATA_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, CalibrationTokens(config, tokenizer));
   const auto count = static_cast<int32_t>(tokens.size());
   const KvGeometry geometry = config.Geometry();
-  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<FlatKv> kv, FlatKv::Create(geometry, 1, count));
+  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<FlatKv> kv,
+                          FlatKv::Create(geometry, 1, count, transformer->memory()));
   std::vector<int32_t> positions(count);
   for (int32_t i = 0; i < count; ++i) positions[i] = i;
 
   KvBasis basis = KvBasis::Plain(geometry);
   basis.rotate_v = true;
+  STRATA_RETURN_IF_ERROR(transformer->SetBasis(basis));
   BasisMoments moments(geometry);
   const size_t q_width = size_t{1} * config.query_heads * config.head_dim;
   for (int32_t first = 0; first < count;) {
@@ -145,10 +151,11 @@ absl::StatusOr<KvBasis> MeasureBasis(const ModelConfig& config, const Tokenizer&
     batch.positions = absl::MakeConstSpan(positions).subspan(first, rows);
     const FlatKv::Piece piece = {0, rows};
     kv->BeginStep({&piece, 1});
-    STRATA_RETURN_IF_ERROR(transformer->Forward(batch, basis, kv.get(), nullptr, observe));
+    STRATA_RETURN_IF_ERROR(transformer->Forward(batch, kv.get(), nullptr, observe));
     first += rows;
   }
-  CollectKeys(config, count / kBlockTokens, kv.get(), &moments);
+  STRATA_RETURN_IF_ERROR(
+      CollectKeys(config, count / kBlockTokens, kv.get(), transformer->memory(), &moments));
   basis.rotate_k = true;
   basis.k_scale = moments.Scales();
   return basis;

@@ -14,11 +14,12 @@ FlatKv::FlatKv(const KvGeometry& geometry, int32_t sequences, int32_t max_tokens
       tokens_(sequences) {}
 
 absl::StatusOr<std::unique_ptr<FlatKv>> FlatKv::Create(const KvGeometry& geometry,
-                                                       int32_t sequences, int32_t max_tokens) {
+                                                       int32_t sequences, int32_t max_tokens,
+                                                       DeviceMemory* memory) {
   STRATA_CHECK(geometry.Valid() && sequences > 0 && max_tokens > 0);
   std::unique_ptr<FlatKv> kv(new FlatKv(geometry, sequences, max_tokens));
   const size_t pages = size_t{1} * sequences * geometry.layers * kv->max_blocks_;
-  STRATA_ASSIGN_OR_RETURN(kv->memory_, AlignedBuffer::Allocate(pages * kv->format_.BaseBytes()));
+  STRATA_ASSIGN_OR_RETURN(kv->memory_, memory->AllocateDevice(pages * kv->format_.BaseBytes()));
   return kv;
 }
 

@@ -7,9 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/aligned_buffer.h"
+#include "base/buffer.h"
 #include "cache/layout/geometry.h"
 #include "cache/layout/page_format.h"
+#include "kernels/device_memory.h"
 #include "kernels/kv_step.h"
 
 namespace strata {
@@ -24,9 +25,11 @@ class FlatKv : public KvStep {
     int32_t rows = 0;
   };
 
-  // ResourceExhausted when the memory cannot be had.
+  // The pages are of `memory`, the device of the model that will write them. ResourceExhausted when
+  // it cannot be had.
   static absl::StatusOr<std::unique_ptr<FlatKv>> Create(const KvGeometry& geometry,
-                                                        int32_t sequences, int32_t max_tokens);
+                                                        int32_t sequences, int32_t max_tokens,
+                                                        DeviceMemory* memory = HostMemory());
 
   // Lays out the next step and counts its rows as present. Pieces name distinct sequences and must
   // fit (CHECKed).
@@ -38,6 +41,7 @@ class FlatKv : public KvStep {
   void Truncate(int32_t sequence, int32_t tokens);
 
   PageFormat format() const { return format_; }
+  // In device memory.
   std::byte* Page(int32_t sequence, int32_t layer, int32_t block);
 
  private:
@@ -46,7 +50,7 @@ class FlatKv : public KvStep {
   const KvGeometry geometry_;
   const PageFormat format_;
   const int32_t max_blocks_;
-  AlignedBuffer memory_;  // [sequence][layer][block]
+  Buffer memory_;  // [sequence][layer][block]
   std::vector<int32_t> tokens_;
 
   // The step: what BeginLayer's spans point at.

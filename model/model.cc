@@ -29,7 +29,7 @@ class LoadedModel : public Model {
   std::vector<std::string> load_notes() const override { return notes_; }
 
   absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) override {
-    return transformer_->Forward(batch, basis_, kv, logits);
+    return transformer_->Forward(batch, kv, logits);
   }
 
  private:
@@ -55,12 +55,13 @@ absl::Status LoadedModel::Initialize(const ModelOptions& options, Backend* backe
   }
   STRATA_ASSIGN_OR_RETURN(config_, ReadModelConfig(*file_));
   STRATA_RETURN_IF_ERROR(LoadTokenizer());
-  STRATA_ASSIGN_OR_RETURN(weights_, LoadWeights(*file_, config_, backend->linear.get()));
+  STRATA_ASSIGN_OR_RETURN(weights_, LoadWeights(*file_, config_, backend));
   fingerprint_ = file_->Fingerprint();
   STRATA_ASSIGN_OR_RETURN(Transformer transformer,
                           Transformer::Create(&config_, &weights_, backend, options.max_rows));
   transformer_ = std::make_unique<Transformer>(std::move(transformer));
   STRATA_RETURN_IF_ERROR(ChooseBasis(options));
+  STRATA_RETURN_IF_ERROR(transformer_->SetBasis(basis_));
   file_->DropResidentPages();
   return absl::OkStatus();
 }

@@ -52,8 +52,9 @@ class Model {
   // wrong without stopping it.
   virtual std::vector<std::string> load_notes() const { return {}; }
 
-  // logits: [logit_rows][vocab_size]. An error of KvStep::BeginLayer is returned as it is and
-  // leaves nothing half-done that a repeat would not overwrite.
+  // logits: [logit_rows][vocab_size], on the host. When it returns, in error too, the device is
+  // done with the step. An error of KvStep::BeginLayer is returned as it is and leaves nothing
+  // half-done that a repeat would not overwrite.
   virtual absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) = 0;
 };
 

@@ -9,13 +9,6 @@
 #include "base/status_macros.h"
 
 namespace strata {
-namespace {
-
-const float* DataOrNull(const std::vector<float>& values) {
-  return values.empty() ? nullptr : values.data();
-}
-
-}  // namespace
 
 absl::StatusOr<Transformer> Transformer::Create(const ModelConfig* config,
                                                 const ModelWeights* weights, Backend* backend,
@@ -23,6 +16,13 @@ absl::StatusOr<Transformer> Transformer::Create(const ModelConfig* config,
   STRATA_CHECK(max_rows >= 1);
   Transformer transformer(config, weights, backend, max_rows);
   STRATA_RETURN_IF_ERROR(transformer.AllocateScratch());
+  const int32_t q_width = config->query_heads * config->head_dim;
+  STRATA_RETURN_IF_ERROR(transformer.linear_->Reserve(
+      max_rows, std::max({config->width, q_width, config->ffn_width})));
+  STRATA_RETURN_IF_ERROR(transformer.attention_->Reserve(
+      {config->query_heads, config->kv_heads, config->head_dim}, max_rows));
+  STRATA_ASSIGN_OR_RETURN(transformer.rope_frequency_,
+                          DeviceFloats::Upload(config->rope_frequency, transformer.memory_));
   return transformer;
 }
 
@@ -46,20 +46,32 @@ absl::Status Transformer::AllocateScratch() {
       {&scratch_.gate_up, int64_t{2} * config_->ffn_width},
       {&scratch_.activated, config_->ffn_width},
   };
-  constexpr size_t kLine = 64 / sizeof(float);
-  const auto floats = [this](int64_t width) {
-    return (static_cast<size_t>(width) * max_rows_ + kLine - 1) / kLine * kLine;
+  constexpr size_t kLine = 256 / sizeof(float);
+  const auto floats = [](int64_t width, int32_t rows) {
+    return (static_cast<size_t>(width) * rows + kLine - 1) / kLine * kLine;
   };
-  size_t total = 0;
-  for (const auto& [matrix, width] : parts) total += floats(width);
-  STRATA_ASSIGN_OR_RETURN(scratch_.memory, AlignedBuffer::Allocate(total * sizeof(float)));
-  auto* next = reinterpret_cast<float*>(scratch_.memory.data());
+  const size_t logits = memory_->host_accessible()
+                            ? 0
+                            : floats(config_->vocab_size, std::min(max_rows_, kLogitRowsMax));
+  size_t total = logits;
+  for (const auto& [matrix, width] : parts) total += floats(width, max_rows_);
+  STRATA_ASSIGN_OR_RETURN(scratch_memory_, memory_->AllocateDevice(total * sizeof(float)));
+  auto* next = reinterpret_cast<float*>(scratch_memory_.data());
   for (const auto& [matrix, width] : parts) {
     *matrix = next;
-    next += floats(width);
+    next += floats(width, max_rows_);
   }
-  states_.Reset(max_rows_, config_->query_heads, config_->head_dim);
+  if (logits > 0) scratch_.logits = next;
   narrowed_.reserve(max_rows_);
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::SetBasis(const KvBasis& basis) {
+  // Nothing of the old scales may be in use when they go.
+  STRATA_RETURN_IF_ERROR(memory_->Synchronize());
+  STRATA_ASSIGN_OR_RETURN(k_scale_, DeviceFloats::Upload(basis.k_scale, memory_));
+  rotate_k_ = basis.rotate_k;
+  rotate_v_ = basis.rotate_v;
   return absl::OkStatus();
 }
 
@@ -90,13 +102,12 @@ absl::Status Transformer::Check(const ForwardBatch& batch) const {
   return absl::OkStatus();
 }
 
-void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const KvBasis& basis,
-                                   const LayerKv& kv) {
+void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const LayerKv& kv) {
   const LayerWeights& weights = weights_->layers[layer];
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   linear_->RmsNorm(scratch_.residual, weights.attention_norm.data(), rows, config_->width,
                    config_->norm_epsilon, scratch_.normed);
-  linear_->Matmul(*weights.qkv, scratch_.normed, rows, DataOrNull(weights.qkv_bias),
+  linear_->Matmul(*weights.qkv, scratch_.normed, rows, weights.qkv_bias.data(),
                   /*accumulate=*/false, scratch_.qkv);
   RopeAppendArgs args;
   args.rows = rows;
@@ -105,26 +116,38 @@ void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, con
   args.head_dim = config_->head_dim;
   args.qkv = scratch_.qkv;
   args.positions = batch.positions.data();
-  args.q_norm = DataOrNull(weights.q_norm);
-  args.k_norm = DataOrNull(weights.k_norm);
+  args.q_norm = weights.q_norm.data();
+  args.k_norm = weights.k_norm.data();
   args.norm_epsilon = config_->norm_epsilon;
-  args.rope = {config_->rope_pairing, config_->rope_dim, config_->rope_frequency.data(),
+  args.rope = {config_->rope_pairing, config_->rope_dim, rope_frequency_.data(),
                config_->rope_magnitude};
-  args.rotate_k = basis.rotate_k;
-  args.rotate_v = basis.rotate_v;
-  args.k_scale = basis.KScale(layer);
+  args.rotate_k = rotate_k_;
+  args.rotate_v = rotate_v_;
+  if (k_scale_.data() != nullptr) {
+    args.k_scale = k_scale_.data() + size_t{1} * layer * config_->kv_heads * config_->head_dim;
+  }
   args.targets = kv.targets.data();
   args.q = scratch_.q;
   linear_->RopeAppend(args);
 }
 
-void Transformer::Attend(absl::Span<const AttentionSequence> sequences, int32_t rows,
-                         const KvBasis& basis) {
+absl::Status Transformer::Observe(const QueryObserver& observe, int32_t layer, int32_t rows) {
+  if (!observe) return absl::OkStatus();
+  const float* q = scratch_.q;
+  if (!memory_->host_accessible()) {
+    observed_.resize(size_t{1} * rows * config_->query_heads * config_->head_dim);
+    STRATA_RETURN_IF_ERROR(
+        memory_->Download(q, observed_.size() * sizeof(float), observed_.data()));
+    q = observed_.data();
+  }
+  observe(layer, rows, q);
+  return absl::OkStatus();
+}
+
+void Transformer::Attend(absl::Span<const AttentionSequence> sequences, int32_t rows) {
   const AttentionShape shape = {config_->query_heads, config_->kv_heads, config_->head_dim};
-  states_.Reset(rows, config_->query_heads, config_->head_dim);
-  attention_->Attend(shape, scratch_.q, sequences, &states_);
-  FinishStates(states_, scratch_.attended);
-  if (basis.rotate_v) {
+  attention_->AttendAll(shape, rows, scratch_.q, sequences, scratch_.attended);
+  if (rotate_v_) {
     linear_->UnrotateHeads(rows, config_->query_heads, config_->head_dim, scratch_.attended);
   }
 }
@@ -141,16 +164,16 @@ void Transformer::FeedForward(const LayerWeights& layer, int32_t rows) {
 
 void Transformer::NarrowToLogitRows(absl::Span<const int32_t> logit_rows,
                                     absl::Span<const AttentionSequence> sequences) {
+  // Of the projections only the queries are still needed, and of the normed rows nothing.
+  linear_->GatherRows(scratch_.q, logit_rows, config_->query_heads * config_->head_dim,
+                      scratch_.qkv);
+  linear_->GatherRows(scratch_.residual, logit_rows, config_->width, scratch_.normed);
+  std::swap(scratch_.q, scratch_.qkv);
+  std::swap(scratch_.residual, scratch_.normed);
   narrowed_.clear();
-  const size_t q_width = size_t{1} * config_->query_heads * config_->head_dim;
-  const size_t width = config_->width;
   const AttentionSequence* sequence = sequences.begin();
   for (size_t i = 0; i < logit_rows.size(); ++i) {
     const int32_t row = logit_rows[i];
-    // Ascending rows: i <= row, so nothing that is still needed is overwritten.
-    std::memmove(scratch_.q + i * q_width, scratch_.q + row * q_width, q_width * sizeof(float));
-    std::memmove(scratch_.residual + i * width, scratch_.residual + row * width,
-                 width * sizeof(float));
     while (row >= sequence->first_row + sequence->rows) ++sequence;
     const bool extends = i > 0 && row == logit_rows[i - 1] + 1 && row > sequence->first_row;
     if (extends) {
@@ -162,17 +185,35 @@ void Transformer::NarrowToLogitRows(absl::Span<const int32_t> logit_rows,
   }
 }
 
-absl::Status Transformer::Forward(const ForwardBatch& batch, const KvBasis& basis, KvStep* kv,
-                                  float* logits, const QueryObserver& observe) {
-  STRATA_RETURN_IF_ERROR(Check(batch));
+absl::Status Transformer::Logits(int32_t rows, float* logits) {
+  linear_->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
+                   config_->norm_epsilon, scratch_.normed);
+  if (scratch_.logits == nullptr) {
+    linear_->Matmul(weights_->Output(), scratch_.normed, rows, nullptr, /*accumulate=*/false,
+                    logits);
+    return absl::OkStatus();
+  }
+  const size_t vocabulary = config_->vocab_size;
+  for (int32_t first = 0; first < rows; first += kLogitRowsMax) {
+    const int32_t count = std::min(rows - first, kLogitRowsMax);
+    linear_->Matmul(weights_->Output(), scratch_.normed + size_t{1} * first * config_->width, count,
+                    nullptr, /*accumulate=*/false, scratch_.logits);
+    STRATA_RETURN_IF_ERROR(memory_->Download(scratch_.logits, count * vocabulary * sizeof(float),
+                                             logits + first * vocabulary));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::Enqueue(const ForwardBatch& batch, KvStep* kv, float* logits,
+                                  const QueryObserver& observe) {
   auto rows = static_cast<int32_t>(batch.tokens.size());
   linear_->EmbedRows(*weights_->embedding, batch.tokens, scratch_.residual);
   for (int32_t l = 0; l < config_->layers; ++l) {
     const LayerWeights& layer = weights_->layers[l];
     STRATA_ASSIGN_OR_RETURN(const LayerKv layer_kv, kv->BeginLayer(l));
     STRATA_CHECK(static_cast<int32_t>(layer_kv.targets.size()) == rows);
-    ProjectAndAppend(batch, l, basis, layer_kv);
-    if (observe) observe(l, rows, scratch_.q);
+    ProjectAndAppend(batch, l, layer_kv);
+    STRATA_RETURN_IF_ERROR(Observe(observe, l, rows));
     absl::Span<const AttentionSequence> sequences = layer_kv.sequences;
     // Past the last layer's K and V only the rows whose logits are wanted matter.
     if (l == config_->layers - 1 && batch.logit_rows.size() < batch.tokens.size()) {
@@ -181,16 +222,24 @@ absl::Status Transformer::Forward(const ForwardBatch& batch, const KvBasis& basi
       rows = static_cast<int32_t>(batch.logit_rows.size());
       if (rows == 0) return absl::OkStatus();
     }
-    Attend(sequences, rows, basis);
+    Attend(sequences, rows);
     linear_->Matmul(*layer.attention_output, scratch_.attended, rows, nullptr,
                     /*accumulate=*/true, scratch_.residual);
     FeedForward(layer, rows);
   }
-  linear_->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
-                   config_->norm_epsilon, scratch_.normed);
-  linear_->Matmul(weights_->Output(), scratch_.normed, rows, nullptr,
-                  /*accumulate=*/false, logits);
-  return absl::OkStatus();
+  return Logits(rows, logits);
+}
+
+absl::Status Transformer::Forward(const ForwardBatch& batch, KvStep* kv, float* logits,
+                                  const QueryObserver& observe) {
+  STRATA_RETURN_IF_ERROR(Check(batch));
+  const Scratch scratch = scratch_;
+  absl::Status status = Enqueue(batch, kv, logits, observe);
+  scratch_ = scratch;  // narrowing swaps
+  // The cache takes the step as read and written from here on, an abandoned one too: pages may
+  // change places or be encoded on another thread.
+  status.Update(memory_->Synchronize());
+  return status;
 }
 
 }  // namespace strata

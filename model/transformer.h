@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/aligned_buffer.h"
+#include "base/buffer.h"
 #include "cache/layout/kv_basis.h"
 #include "kernels/backend.h"
 #include "kernels/kv_step.h"
@@ -18,14 +18,15 @@
 namespace strata {
 
 // Sees the queries of a layer as attention will: [rows][query_heads][head_dim], after RoPE, in the
-// stored basis, times 1/sqrt(head_dim).
+// stored basis, times 1/sqrt(head_dim); on the host.
 using QueryObserver = std::function<void(int32_t layer, int32_t rows, const float* q)>;
 
 // The forward pass. Borrows config, weights and backend; owns the scratch, taken once for the
-// largest step. One call at a time.
+// largest step, in the device's memory. One call at a time.
 class Transformer {
  public:
-  // ResourceExhausted when the scratch cannot be allocated.
+  // ResourceExhausted when the scratch cannot be allocated. The basis is the plain one until
+  // SetBasis.
   static absl::StatusOr<Transformer> Create(const ModelConfig* config, const ModelWeights* weights,
                                             Backend* backend, int32_t max_rows);
 
@@ -33,15 +34,18 @@ class Transformer {
   static size_t ScratchBytes(const ModelConfig& config, int32_t max_rows);
 
   int32_t max_rows() const { return max_rows_; }
+  DeviceMemory* memory() const { return memory_; }
 
-  // The contract of Model::Forward, with K and V stored in `basis`.
-  absl::Status Forward(const ForwardBatch& batch, const KvBasis& basis, KvStep* kv, float* logits,
+  // The basis in which later calls of Forward store K and V.
+  absl::Status SetBasis(const KvBasis& basis);
+
+  // The contract of Model::Forward.
+  absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits,
                        const QueryObserver& observe = nullptr);
 
  private:
-  // Scratch matrices of max_rows rows each, in one buffer.
+  // Scratch matrices of max_rows rows each.
   struct Scratch {
-    AlignedBuffer memory;
     float* residual = nullptr;
     float* normed = nullptr;  // also the FFN's input
     float* qkv = nullptr;
@@ -49,7 +53,10 @@ class Transformer {
     float* attended = nullptr;
     float* gate_up = nullptr;
     float* activated = nullptr;
+    float* logits = nullptr;  // kLogitRowsMax rows; null where the host's can be written
   };
+  // Rows of logits that leave a device at once: all rows of a step's would be too many bytes.
+  static constexpr int32_t kLogitRowsMax = 16;
 
   Transformer(const ModelConfig* config, const ModelWeights* weights, Backend* backend,
               int32_t max_rows)
@@ -57,14 +64,18 @@ class Transformer {
         weights_(weights),
         linear_(backend->linear.get()),
         attention_(backend->attention.get()),
+        memory_(backend->memory.get()),
         max_rows_(max_rows) {}
 
   absl::Status AllocateScratch();
   absl::Status Check(const ForwardBatch& batch) const;
-  void ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const KvBasis& basis,
-                        const LayerKv& kv);
-  void Attend(absl::Span<const AttentionSequence> sequences, int32_t rows, const KvBasis& basis);
+  absl::Status Enqueue(const ForwardBatch& batch, KvStep* kv, float* logits,
+                       const QueryObserver& observe);
+  void ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const LayerKv& kv);
+  absl::Status Observe(const QueryObserver& observe, int32_t layer, int32_t rows);
+  void Attend(absl::Span<const AttentionSequence> sequences, int32_t rows);
   void FeedForward(const LayerWeights& layer, int32_t rows);
+  absl::Status Logits(int32_t rows, float* logits);
   // Keeps only the rows whose logits are wanted, in order: the queries, the residual and, in
   // narrowed_, what they attend to. K and V of the other rows are in the cache by then, and nothing
   // reads more of them.
@@ -75,9 +86,15 @@ class Transformer {
   const ModelWeights* weights_;
   LinearOps* linear_;
   AttentionBackend* attention_;
+  DeviceMemory* memory_;
   int32_t max_rows_;
+  Buffer scratch_memory_;
   Scratch scratch_;
-  PartialStates states_;
+  DeviceFloats rope_frequency_;
+  bool rotate_k_ = false;
+  bool rotate_v_ = false;
+  DeviceFloats k_scale_;         // [layer][kv_head][head_dim]; empty: all ones
+  std::vector<float> observed_;  // queries on the host
   std::vector<AttentionSequence> narrowed_;
 };
 

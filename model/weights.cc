@@ -26,7 +26,8 @@ struct Part {
 // Takes tensors out of a file, checking names and shapes, and remembers which were taken.
 class TensorLoader {
  public:
-  TensorLoader(const GgufFile& file, LinearOps* linear) : file_(file), linear_(linear) {}
+  TensorLoader(const GgufFile& file, Backend* backend)
+      : file_(file), linear_(backend->linear.get()), memory_(backend->memory.get()) {}
 
   absl::StatusOr<std::unique_ptr<WeightMatrix>> Matrix(std::initializer_list<Part> parts,
                                                        int32_t in_features) {
@@ -47,14 +48,17 @@ class TensorLoader {
     return matrix;
   }
 
-  // Appends to `out`, so that biases stack as their matrices do.
-  absl::Status Vector(const std::string& name, int32_t size, std::vector<float>* out) {
-    STRATA_ASSIGN_OR_RETURN(const GgufTensor* tensor, Take(name, {size}));
-    const size_t start = out->size();
-    out->resize(start + size);
-    STRATA_RETURN_IF_ERROR(Convert(*tensor, size, out->data() + start));
-    bytes_ += size * sizeof(float);
-    return absl::OkStatus();
+  // Stacks vectors, as biases stack when their matrices do.
+  absl::StatusOr<DeviceFloats> Vector(std::initializer_list<Part> parts) {
+    std::vector<float> values;
+    for (const Part& part : parts) {
+      STRATA_ASSIGN_OR_RETURN(const GgufTensor* tensor, Take(part.name, {part.out_features}));
+      const size_t start = values.size();
+      values.resize(start + part.out_features);
+      STRATA_RETURN_IF_ERROR(Convert(*tensor, part.out_features, values.data() + start));
+    }
+    bytes_ += values.size() * sizeof(float);
+    return DeviceFloats::Upload(values, memory_);
   }
 
   void Ignore(absl::string_view name) { taken_.insert(std::string(name)); }
@@ -118,6 +122,7 @@ class TensorLoader {
 
   const GgufFile& file_;
   LinearOps* linear_;
+  DeviceMemory* memory_;
   absl::flat_hash_set<std::string> taken_;
   std::map<WeightType, int> types_;  // matrices of each type
   size_t bytes_ = 0;
@@ -131,26 +136,27 @@ absl::StatusOr<LayerWeights> LoadLayer(const ModelConfig& config, int32_t index,
   const int32_t q_width = config.query_heads * config.head_dim;
   const int32_t kv_width = config.kv_heads * config.head_dim;
   LayerWeights layer;
-  STRATA_RETURN_IF_ERROR(
-      loader->Vector(name("attn_norm.weight"), config.width, &layer.attention_norm));
+  STRATA_ASSIGN_OR_RETURN(layer.attention_norm,
+                          loader->Vector({{name("attn_norm.weight"), config.width}}));
   STRATA_ASSIGN_OR_RETURN(layer.qkv, loader->Matrix({{name("attn_q.weight"), q_width},
                                                      {name("attn_k.weight"), kv_width},
                                                      {name("attn_v.weight"), kv_width}},
                                                     config.width));
   if (config.qkv_bias) {
-    STRATA_RETURN_IF_ERROR(loader->Vector(name("attn_q.bias"), q_width, &layer.qkv_bias));
-    STRATA_RETURN_IF_ERROR(loader->Vector(name("attn_k.bias"), kv_width, &layer.qkv_bias));
-    STRATA_RETURN_IF_ERROR(loader->Vector(name("attn_v.bias"), kv_width, &layer.qkv_bias));
+    STRATA_ASSIGN_OR_RETURN(layer.qkv_bias, loader->Vector({{name("attn_q.bias"), q_width},
+                                                            {name("attn_k.bias"), kv_width},
+                                                            {name("attn_v.bias"), kv_width}}));
   }
   if (config.qk_norm) {
-    STRATA_RETURN_IF_ERROR(
-        loader->Vector(name("attn_q_norm.weight"), config.head_dim, &layer.q_norm));
-    STRATA_RETURN_IF_ERROR(
-        loader->Vector(name("attn_k_norm.weight"), config.head_dim, &layer.k_norm));
+    STRATA_ASSIGN_OR_RETURN(layer.q_norm,
+                            loader->Vector({{name("attn_q_norm.weight"), config.head_dim}}));
+    STRATA_ASSIGN_OR_RETURN(layer.k_norm,
+                            loader->Vector({{name("attn_k_norm.weight"), config.head_dim}}));
   }
   STRATA_ASSIGN_OR_RETURN(layer.attention_output,
                           loader->Matrix({{name("attn_output.weight"), config.width}}, q_width));
-  STRATA_RETURN_IF_ERROR(loader->Vector(name("ffn_norm.weight"), config.width, &layer.ffn_norm));
+  STRATA_ASSIGN_OR_RETURN(layer.ffn_norm,
+                          loader->Vector({{name("ffn_norm.weight"), config.width}}));
   STRATA_ASSIGN_OR_RETURN(layer.gate_up,
                           loader->Matrix({{name("ffn_gate.weight"), config.ffn_width},
                                           {name("ffn_up.weight"), config.ffn_width}},
@@ -163,16 +169,17 @@ absl::StatusOr<LayerWeights> LoadLayer(const ModelConfig& config, int32_t index,
 }  // namespace
 
 absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const ModelConfig& config,
-                                         LinearOps* linear) {
+                                         Backend* backend) {
   ModelWeights weights;
-  TensorLoader loader(file, linear);
+  TensorLoader loader(file, backend);
   STRATA_ASSIGN_OR_RETURN(weights.embedding,
                           loader.Matrix({{"token_embd.weight", config.vocab_size}}, config.width));
   if (!config.tied_embeddings) {
     STRATA_ASSIGN_OR_RETURN(weights.output,
                             loader.Matrix({{"output.weight", config.vocab_size}}, config.width));
   }
-  STRATA_RETURN_IF_ERROR(loader.Vector("output_norm.weight", config.width, &weights.output_norm));
+  STRATA_ASSIGN_OR_RETURN(weights.output_norm,
+                          loader.Vector({{"output_norm.weight", config.width}}));
   file.DropResidentPages();
   for (int32_t i = 0; i < config.layers; ++i) {
     STRATA_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config, i, &loader));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/backend.h"
 #include "kernels/linear_ops.h"
 #include "model/gguf_file.h"
 #include "model/model_config.h"
@@ -13,13 +14,13 @@
 namespace strata {
 
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [width]
+  DeviceFloats attention_norm;        // [width]
   std::unique_ptr<WeightMatrix> qkv;  // Q, K and V stacked
-  std::vector<float> qkv_bias;        // stacked alike; empty without biases
-  std::vector<float> q_norm;          // [head_dim]; empty without norms
-  std::vector<float> k_norm;
+  DeviceFloats qkv_bias;              // stacked alike; empty without biases
+  DeviceFloats q_norm;                // [head_dim]; empty without norms
+  DeviceFloats k_norm;
   std::unique_ptr<WeightMatrix> attention_output;
-  std::vector<float> ffn_norm;            // [width]
+  DeviceFloats ffn_norm;                  // [width]
   std::unique_ptr<WeightMatrix> gate_up;  // gate and up stacked
   std::unique_ptr<WeightMatrix> down;
 };
@@ -28,7 +29,7 @@ struct LayerWeights {
 struct ModelWeights {
   std::unique_ptr<WeightMatrix> embedding;
   std::unique_ptr<WeightMatrix> output;  // null: tied to the embedding
-  std::vector<float> output_norm;
+  DeviceFloats output_norm;
   std::vector<LayerWeights> layers;
   size_t bytes = 0;    // of everything above
   std::string format;  // the commonest type of its matrices, "Q4_1"
@@ -40,6 +41,6 @@ struct ModelWeights {
 // pages are dropped as soon as a layer is done. An error names the tensor; a tensor that nothing
 // here uses is refused, because the model's arithmetic would then not be what its maker meant.
 absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const ModelConfig& config,
-                                         LinearOps* linear);
+                                         Backend* backend);
 
 }  // namespace strata

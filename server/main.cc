@@ -186,7 +186,7 @@ absl::Status Application::Load() {
       const TierOptions tiers,
       DeriveTierOptions(options_, facts, ReadMachine(options_.cache.cold_path)));
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<TieredCache> cache,
-                          TieredCache::Create(tiers, backend_.codec.get()));
+                          TieredCache::Create(tiers, backend_.codec.get(), backend_.memory.get()));
   STRATA_ASSIGN_OR_RETURN(
       engine_, Engine::Create(DeriveEngineOptions(options_, tiers), model_.get(), std::move(cache),
                               Clock::Real(), backend_.pool.get()));

@@ -220,7 +220,7 @@ void ColdStaging::MarkUsed() {
 
 void ColdStaging::EnterGroup(int32_t group) {
   if (group > 0) MarkUsed();
-  if (group > 0 && window_ < layout_.groups()) {
+  if (DropsOnEntering(group)) {
     for (const SlotId record : step_) {
       if (records_[record.value()].place == Place::kStreaming) Evict(record, group - 1);
     }

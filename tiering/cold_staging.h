@@ -38,6 +38,10 @@ class ColdStaging {
   void BeginStep(absl::Span<const SlotId> records);
   // The step reads group `group` next; units of earlier groups are free to go.
   void EnterGroup(int32_t group);
+  // Whether entering it lets units go that earlier layers of this step have read.
+  bool DropsOnEntering(int32_t group) const {
+    return group > 0 && window_ < layout_.groups() && !step_.empty();
+  }
   // Units of the entered group that are still to come.
   int32_t missing() const { return missing_; }
   // A record of this step could not be read.

@@ -34,6 +34,7 @@ Mover::Mover(const PageCodec* codec, Layouts layouts, ColdStore* store,
       store_(store),
       completions_(completions),
       queue_(kQueueMax),
+      fetched_(layouts.hot->format(0).BaseBytes()),
       exact_(2 * ValuesPerTensor(layouts.hot->format(0))),
       decoded_(exact_.size()),
       thread_([this] { Loop(); }) {}
@@ -52,15 +53,14 @@ void Mover::Loop() {
 void Mover::Run(EncodeJob* job) {
   const auto begun = std::chrono::steady_clock::now();
   const BlockLayout& warm = *layouts_.warm;
-  job->refused = false;
-  for (int32_t layer = 0; layer < warm.layers() && !job->refused; ++layer) {
+  pages_.clear();
+  for (int32_t layer = 0; layer < warm.layers(); ++layer) {
     std::byte* base = job->target + warm.base_offset(layer);
     std::byte* refine =
         warm.format(layer).RefineBytes() > 0 ? job->target + warm.refine_offset(layer) : nullptr;
-    job->refused =
-        !codec_->Encode(layouts_.hot->base(job->source, layer), warm.format(layer), base, refine)
-             .ok();
+    pages_.push_back({layouts_.hot->base(job->source, layer), warm.format(layer), base, refine});
   }
+  job->refused = !codec_->EncodeAll(pages_).ok();
   job->took = std::chrono::steady_clock::now() - begun;
   job->error = {};
   if (!job->refused && encoded_++ % kSampleEvery == 0) {
@@ -72,8 +72,10 @@ void Mover::Run(EncodeJob* job) {
 ErrorSample Mover::Sample(const EncodeJob& job, int32_t layer) {
   const PageFormat& hot = layouts_.hot->format(layer);
   const PageFormat& warm = layouts_.warm->format(layer);
-  PageCodec::Decode(hot, hot.k, hot.v, layouts_.hot->base(job.source, layer), nullptr,
-                    exact_.data(), exact_.data() + ValuesPerTensor(hot));
+  const std::byte* source = layouts_.hot->base(job.source, layer);
+  if (!codec_->Fetch(source, hot.BaseBytes(), fetched_.data()).ok()) return {};
+  PageCodec::Decode(hot, hot.k, hot.v, fetched_.data(), nullptr, exact_.data(),
+                    exact_.data() + ValuesPerTensor(hot));
   // A record's pages are the warm ones with fewer planes, so this is what reading it back gives.
   const PageFormat& cold = layouts_.record->format(layer);
   return {true, ErrorsAs(job, layer, warm.k, warm.v), ErrorsAs(job, layer, cold.k, cold.v)};

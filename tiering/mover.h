@@ -81,7 +81,9 @@ class Mover {
   CompletionQueue* const completions_;
   BoundedQueue<Job> queue_;
   uint64_t encoded_ = 0;
-  std::vector<float> exact_;  // K then V of one page
+  std::vector<PageEncode> pages_;   // of the block being encoded
+  std::vector<std::byte> fetched_;  // an F16 page on the host
+  std::vector<float> exact_;        // K then V of one page
   std::vector<float> decoded_;
   std::thread thread_;  // last: starts when everything else is there
 };

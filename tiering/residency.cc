@@ -43,12 +43,13 @@ absl::StatusOr<std::unique_ptr<Residency>> Residency::Create(const TierOptions& 
                                                              const TierEnvironment& environment,
                                                              std::vector<SequenceState>* sequences,
                                                              Admission* admission) {
-  STRATA_ASSIGN_OR_RETURN(PagePool<SlotId> hot,
-                          PagePool<SlotId>::Create(plan->slots[0], plan->hot.bytes()));
-  STRATA_ASSIGN_OR_RETURN(PagePool<SlotId> warm,
-                          PagePool<SlotId>::Create(plan->slots[1], plan->warm.bytes()));
-  std::unique_ptr<Residency> residency(new Residency(options, plan, environment, sequences,
-                                                     admission, std::move(hot), std::move(warm)));
+  DeviceMemory* memory = environment.memory;
+  STRATA_ASSIGN_OR_RETURN(Buffer hot, memory->AllocateDevice(plan->slots[0] * plan->hot.bytes()));
+  STRATA_ASSIGN_OR_RETURN(Buffer warm, memory->AllocatePinned(plan->slots[1] * plan->warm.bytes()));
+  std::unique_ptr<Residency> residency(
+      new Residency(options, plan, environment, sequences, admission,
+                    {plan->slots[0], plan->hot.bytes(), std::move(hot)},
+                    {plan->slots[1], plan->warm.bytes(), std::move(warm)}));
   if (options.cold_bytes > 0) {
     STRATA_RETURN_IF_ERROR(residency->OpenCold(options));
   }

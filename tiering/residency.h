@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "cache/block_directory.h"
 #include "cache/page_pool.h"
+#include "kernels/device_memory.h"
 #include "kernels/page_codec.h"
 #include "tiering/admission.h"
 #include "tiering/cold_staging.h"
@@ -25,6 +26,7 @@ namespace strata {
 
 // What the machine gives: replaced in tests.
 struct TierEnvironment {
+  DeviceMemory* memory = HostMemory();  // of the backend that appends and attends
   const Clock* clock = Clock::Real();
   IoEngineFactory make_io = MakeIoEngine;
   bool direct_io = true;
@@ -71,7 +73,8 @@ class Residency {
 
   const BlockDirectory& directory() const { return directory_; }
   ColdStaging* staging() { return staging_.get(); }  // null without a cold tier
-  const std::byte* BytesOf(const BlockInfo& block);  // its home slot, hot or warm
+  // Its home slot: hot in device memory, or warm in pinned memory.
+  const std::byte* BytesOf(const BlockInfo& block);
   std::byte* HotBytes(const BlockInfo& block);
   // Gives up on a cold block whose pages did not come.
   void MarkLost(SlotId record);

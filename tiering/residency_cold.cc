@@ -34,9 +34,10 @@ absl::Status Residency::OpenCold(const TierOptions& options) {
   writer.bytes_per_second = options.disk_write_bytes_per_s;
   writer.patience = environment_.patience;
   STRATA_ASSIGN_OR_RETURN(writer_, ColdWriter::Create(store_.get(), writer, environment_.clock));
-  STRATA_ASSIGN_OR_RETURN(
-      PagePool<UnitId> units,
-      PagePool<UnitId>::Create(plan_.staging_units, plan_.record.largest_group_bytes()));
+  const size_t unit_bytes = plan_.record.largest_group_bytes();
+  STRATA_ASSIGN_OR_RETURN(Buffer memory,
+                          environment_.memory->AllocatePinned(plan_.staging_units * unit_bytes));
+  PagePool<UnitId> units(plan_.staging_units, unit_bytes, std::move(memory));
   staging_ = std::make_unique<ColdStaging>(&plan_.record, std::move(units), store_.get());
   return absl::OkStatus();
 }

@@ -19,10 +19,21 @@ SequenceHandle MakeHandle(uint32_t admission, size_t index) {
 }
 size_t IndexOfHandle(SequenceHandle handle) { return (handle & 0xffffffffu) - 1; }
 
-absl::Status CheckMemory(const TierOptions& options) {
+// Of a device with memory of its own.
+absl::Status CheckDevice(const TierOptions& options, const DeviceMemory& device) {
+  STRATA_ASSIGN_OR_RETURN(const DeviceMemory::Available memory, device.AvailableDevice());
+  if (options.hot_bytes <= memory.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("hot_bytes ", options.hot_bytes, " exceed the ", memory.bytes,
+                   " bytes of device memory that are free (", memory.bound_by, ")"));
+}
+
+absl::Status CheckMemory(const TierOptions& options, const DeviceMemory& device) {
+  if (!device.host_accessible()) STRATA_RETURN_IF_ERROR(CheckDevice(options, device));
   STRATA_ASSIGN_OR_RETURN(const AvailableBytes memory, AvailableMemory());
+  const size_t hot = device.host_accessible() ? options.hot_bytes : 0;
   const size_t staging = options.cold_bytes > 0 ? options.staging_bytes : 0;
-  const size_t parts[] = {options.hot_bytes, options.warm_bytes, staging};
+  const size_t parts[] = {hot, options.warm_bytes, staging};
   size_t fits = memory.bytes;
   for (const size_t part : parts) {
     if (part <= fits) {
@@ -30,8 +41,8 @@ absl::Status CheckMemory(const TierOptions& options) {
       continue;
     }
     return absl::ResourceExhaustedError(
-        absl::StrCat("hot_bytes ", options.hot_bytes, ", warm_bytes ", options.warm_bytes,
-                     " and staging_bytes ", staging, " together exceed the ", memory.bytes,
+        absl::StrCat("hot_bytes ", hot, ", warm_bytes ", options.warm_bytes, " and staging_bytes ",
+                     staging, " together exceed the ", memory.bytes,
                      " bytes of memory that fit (bounded by ", memory.bound_by, ")"));
   }
   return absl::OkStatus();
@@ -66,8 +77,11 @@ Bits BitsPerValue(const TierPlan& plan, Tier tier, const KvGeometry& geometry) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TieredCache>> TieredCache::Create(const TierOptions& options,
-                                                                 const PageCodec* codec) {
-  return TieredCacheImpl::Create(options, codec, TierEnvironment{});
+                                                                 const PageCodec* codec,
+                                                                 DeviceMemory* memory) {
+  TierEnvironment environment;
+  environment.memory = memory;
+  return TieredCacheImpl::Create(options, codec, environment);
 }
 
 PositionalPolicy TieredCache::DefaultPolicy(const TierOptions& options) {
@@ -79,16 +93,21 @@ std::array<size_t, kTierCount> TieredCache::BlockBytes(const TierOptions& option
   return {plan.hot.bytes(), plan.warm.bytes(), plan.record.bytes()};
 }
 
-TieredCacheImpl::TieredCacheImpl(const TierOptions& options, const TierPlan& plan)
-    : options_(options), plan_(plan), sequences_(options.max_sequences), admission_(&plan_) {}
+TieredCacheImpl::TieredCacheImpl(const TierOptions& options, const TierPlan& plan,
+                                 DeviceMemory* memory)
+    : options_(options),
+      plan_(plan),
+      memory_(memory),
+      sequences_(options.max_sequences),
+      admission_(&plan_) {}
 
 absl::StatusOr<std::unique_ptr<TieredCacheImpl>> TieredCacheImpl::Create(
     const TierOptions& options, const PageCodec* codec, const TierEnvironment& environment) {
   STRATA_RETURN_IF_ERROR(options.Validate());
   const TierPlan plan = TierPlan::Make(options);
   STRATA_RETURN_IF_ERROR(plan.CheckMinimum(options));
-  STRATA_RETURN_IF_ERROR(CheckMemory(options));
-  std::unique_ptr<TieredCacheImpl> cache(new TieredCacheImpl(options, plan));
+  STRATA_RETURN_IF_ERROR(CheckMemory(options, *environment.memory));
+  std::unique_ptr<TieredCacheImpl> cache(new TieredCacheImpl(options, plan, environment.memory));
   STRATA_ASSIGN_OR_RETURN(cache->residency_,
                           Residency::Create(cache->options_, &cache->plan_, codec, environment,
                                             &cache->sequences_, &cache->admission_));
@@ -217,12 +236,20 @@ absl::StatusOr<LayerKv> TieredCacheImpl::BeginLayer(int32_t layer) {
   residency_->Drain(/*in_step=*/true);
   if (!view_->cold_records().empty()) {
     const int32_t group = plan_.record.group_of_layer(layer);
-    if (group != group_) residency_->staging()->EnterGroup(group);
-    group_ = group;
+    if (group != group_) STRATA_RETURN_IF_ERROR(EnterGroup(group));
     STRATA_RETURN_IF_ERROR(AwaitGroup());
   }
   ++next_layer_;
   return view_->Layer(layer);
+}
+
+absl::Status TieredCacheImpl::EnterGroup(int32_t group) {
+  ColdStaging& staging = *residency_->staging();
+  // The device may still be reading the units that are about to go.
+  if (staging.DropsOnEntering(group)) STRATA_RETURN_IF_ERROR(memory_->Synchronize());
+  staging.EnterGroup(group);
+  group_ = group;
+  return absl::OkStatus();
 }
 
 // Waits for the units of the group entered, and charges the time to the sequences that miss some.

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/duration_histogram.h"
 #include "cache/layout/geometry.h"
+#include "kernels/device_memory.h"
 #include "kernels/kv_step.h"
 #include "kernels/page_codec.h"
 #include "tiering/kv_policy.h"
@@ -113,9 +114,11 @@ struct CacheSnapshot {
 class TieredCache {
  public:
   // InvalidArgument for a bad combination; ResourceExhausted, saying how much fits, for budgets
-  // above memory or disk. `codec` must outlive the cache.
+  // above memory or disk. Hot blocks lie in device memory, warm ones and what was read from disk in
+  // pinned memory of `memory`; it and `codec`, of one backend, must outlive the cache.
   static absl::StatusOr<std::unique_ptr<TieredCache>> Create(const TierOptions& options,
-                                                             const PageCodec* codec);
+                                                             const PageCodec* codec,
+                                                             DeviceMemory* memory);
   virtual ~TieredCache() = default;
 
   // Reserves the worst case of a sequence of at most `max_tokens` tokens. ResourceExhausted, with

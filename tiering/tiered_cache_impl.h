@@ -35,7 +35,7 @@ class TieredCacheImpl final : public TieredCache, private KvStep {
   const Residency& residency() const { return *residency_; }
 
  private:
-  TieredCacheImpl(const TierOptions& options, const TierPlan& plan);
+  TieredCacheImpl(const TierOptions& options, const TierPlan& plan, DeviceMemory* memory);
 
   absl::StatusOr<LayerKv> BeginLayer(int32_t layer) override;
 
@@ -44,11 +44,13 @@ class TieredCacheImpl final : public TieredCache, private KvStep {
   absl::Status CheckSlice(const StepSlice& slice, SequenceState** sequence);
   void CountAttended();
   void CountLookups();
+  absl::Status EnterGroup(int32_t group);
   absl::Status AwaitGroup();
   absl::Status DamagedError() const;
 
   const TierOptions options_;
   const TierPlan plan_;
+  DeviceMemory* const memory_;
   std::vector<SequenceState> sequences_;  // fixed size: blocks name their owner by index
   uint32_t admissions_ = 0;
   Admission admission_;

@@ -21,6 +21,7 @@ absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {
   STRATA_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(options.force_isa));
   Backend backend;
   backend.name = absl::StrCat("cpu/", IsaName(isa));
+  backend.memory = MakeHostMemory();
   backend.pool = std::make_unique<ThreadPool>(options.threads);
   backend.linear = MakeCpuLinear(isa, backend.pool.get());
   backend.codec = MakeCpuPageCodec(isa);

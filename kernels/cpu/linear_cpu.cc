@@ -86,6 +86,15 @@ class CpuLinear : public LinearOps {
     });
   }
 
+  void GatherRows(const float* x, absl::Span<const int32_t> rows, int32_t width,
+                  float* y) override {
+    for (const int32_t row : rows) {
+      STRATA_CHECK(row >= 0);
+      std::copy_n(x + size_t{1} * row * width, width, y);
+      y += width;
+    }
+  }
+
   void RmsNorm(const float* x, const float* weight, int32_t rows, int32_t width, float epsilon,
                float* y) override {
     ForRows(rows, [&](int32_t first, int32_t last) {

@@ -7,6 +7,7 @@ namespace strata {
 Backend CreateReferenceBackend() {
   Backend backend;
   backend.name = "reference";
+  backend.memory = MakeHostMemory();
   backend.linear = MakeReferenceLinear();
   backend.codec = MakeReferencePageCodec();
   backend.attention = MakeReferenceAttention();

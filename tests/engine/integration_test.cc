@@ -86,7 +86,7 @@ class IntegrationTest : public ::testing::Test {
 
   void Start(const TierOptions& tiers, const PositionalPolicy& policy) {
     engine_.reset();
-    auto cache = TieredCache::Create(tiers, backend_->codec.get());
+    auto cache = TieredCache::Create(tiers, backend_->codec.get(), backend_->memory.get());
     ASSERT_TRUE(cache.ok()) << cache.status();
     EngineOptions options;
     options.max_sequences = sequences_;

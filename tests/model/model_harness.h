@@ -14,8 +14,10 @@ namespace strata {
 // A model and a flat cache, for tests that only want logits. A failure aborts the test.
 class ModelHarness {
  public:
-  ModelHarness(Model* model, int32_t sequences, int32_t max_tokens) : model_(model) {
-    auto kv = FlatKv::Create(model->config().Geometry(), sequences, max_tokens);
+  ModelHarness(Model* model, int32_t sequences, int32_t max_tokens,
+               DeviceMemory* memory = HostMemory())
+      : model_(model) {
+    auto kv = FlatKv::Create(model->config().Geometry(), sequences, max_tokens, memory);
     kv_ = *std::move(kv);
   }
 

@@ -300,12 +300,12 @@ TEST_F(TieredCacheTest, StagingIsReservedToo) {
 TEST_F(TieredCacheTest, BudgetsAboveMemoryAreRefusedBeforeAllocating) {
   TierOptions options = SmallOptions({.hot_blocks = 8});
   options.hot_bytes = size_t{1} << 50;
-  const auto cache = TieredCache::Create(options, codec_.get());
+  const auto cache = TieredCache::Create(options, codec_.get(), HostMemory());
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(cache.status().message(), HasSubstr("bytes of memory that fit"));
   options = ThreeTiers();
   options.staging_bytes = size_t{1} << 50;
-  EXPECT_EQ(TieredCache::Create(options, codec_.get()).status().code(),
+  EXPECT_EQ(TieredCache::Create(options, codec_.get(), HostMemory()).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_NE(access(file_.path().c_str(), F_OK), 0);
 }
@@ -313,7 +313,7 @@ TEST_F(TieredCacheTest, BudgetsAboveMemoryAreRefusedBeforeAllocating) {
 TEST_F(TieredCacheTest, UnusableColdPathIsAnErrorAtTheStart) {
   TierOptions options = ThreeTiers();
   options.cold_path = "/no/such/directory/store";
-  EXPECT_EQ(TieredCache::Create(options, codec_.get()).status().code(),
+  EXPECT_EQ(TieredCache::Create(options, codec_.get(), HostMemory()).status().code(),
             absl::StatusCode::kNotFound);
 }
 

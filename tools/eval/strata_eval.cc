@@ -88,11 +88,11 @@ double LogSumExp(const float* logits, int32_t count) {
 // One ladder's cache, open for one piece of text at a time.
 class Lane {
  public:
-  static absl::StatusOr<Lane> Open(const EvalOptions& options, Model* model, const Backend& backend,
+  static absl::StatusOr<Lane> Open(const EvalOptions& options, Model* model, Backend* backend,
                                    const Ladder& ladder) {
     Lane lane(model, ladder);
     STRATA_ASSIGN_OR_RETURN(lane.cache_,
-                            bench::MakeLadderCache(*model, backend.codec.get(), ladder,
+                            bench::MakeLadderCache(*model, backend, ladder,
                                                    {.max_tokens = options.context,
                                                     .piece_tokens = options.piece_tokens,
                                                     .cold_path = options.cold_path}));
@@ -194,7 +194,7 @@ absl::Status Perplexity(const EvalOptions& options) {
   std::vector<double> base;  // mean loss of each piece under the first ladder
   for (const Ladder& ladder : setup.ladders) {
     STRATA_ASSIGN_OR_RETURN(Lane lane,
-                            Lane::Open(options, setup.model.get(), setup.backend, ladder));
+                            Lane::Open(options, setup.model.get(), &setup.backend, ladder));
     std::vector<double> means;
     for (size_t i = 0; i < setup.pieces.size(); ++i) {
       STRATA_RETURN_IF_ERROR(lane.Begin());
@@ -279,11 +279,11 @@ absl::Status CompareLanes(const EvalOptions& options, const Model& model, Lane& 
 absl::Status RunAgreement(const EvalOptions& options) {
   STRATA_ASSIGN_OR_RETURN(Setup setup, Prepare(options));
   STRATA_ASSIGN_OR_RETURN(const Ladder exact, bench::ParseLadder("f16"));
-  STRATA_ASSIGN_OR_RETURN(Lane base, Lane::Open(options, setup.model.get(), setup.backend, exact));
+  STRATA_ASSIGN_OR_RETURN(Lane base, Lane::Open(options, setup.model.get(), &setup.backend, exact));
   nlohmann::json results = nlohmann::json::array();
   for (const Ladder& ladder : setup.ladders) {
     STRATA_ASSIGN_OR_RETURN(Lane lane,
-                            Lane::Open(options, setup.model.get(), setup.backend, ladder));
+                            Lane::Open(options, setup.model.get(), &setup.backend, ladder));
     Agreement agreement;
     for (size_t i = 0; i < setup.pieces.size(); ++i) {
       STRATA_RETURN_IF_ERROR(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,15 @@ struct PartialStates {
   void Reset(int32_t row_count, int32_t head_count, int32_t dim);
 };
 
+// Who attends to the pages that a device with memory of its own finds in the host's, and how fast
+// either did so when it was measured: tokens of warm pages a second, of one layer, for one decoding
+// sequence. 0 where it was not measured, because the choice was given.
+struct WarmAttentionFacts {
+  bool on_host = false;
+  double device_tokens_per_s = 0;
+  double host_tokens_per_s = 0;
+};
+
 // Attention over pages, each in its own bits. Stateless but for scratch: one call at a time. q, out
 // and the pages' bytes are read and written by the device (device_memory.h); sequences, runs and
 // page views lie on the host and may change when a call returns.
@@ -69,6 +79,9 @@ class AttentionBackend {
   // rows [0, rows), zeros where a query sees no token. May only enqueue (DeviceMemory).
   virtual void AttendAll(const AttentionShape& shape, int32_t rows, const float* q,
                          absl::Span<const AttentionSequence> sequences, float* out);
+
+  // Absent where all memory is one. Settled by Reserve; any thread after it.
+  virtual std::optional<WarmAttentionFacts> warm_attention() const { return std::nullopt; }
 
  private:
   PartialStates states_;  // of AttendAll

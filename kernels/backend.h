@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -34,8 +35,14 @@ struct CpuBackendOptions {
 // the missing CPU feature for one this CPU lacks.
 absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
 
+// Who attends to warm and cold pages, which lie in host memory: the GPU over the link, or the CPU
+// where they lie. kAuto measures both once the model's shape is known, and keeps the faster one.
+enum class WarmAttention : uint8_t { kAuto, kDevice, kHost };
+
 struct CudaBackendOptions {
   int device = 0;
+  WarmAttention warm_attention = WarmAttention::kAuto;
+  CpuBackendOptions cpu;  // what attends to pages in host memory
 };
 
 // FailedPrecondition when this build has no CUDA support, the machine no driver or no such device,

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "kernels/recorder.h"
 
 namespace strata {
 
@@ -44,6 +45,9 @@ class DeviceMemory {
   virtual absl::Status Download(const void* device, size_t bytes, void* host) = 0;
   // Waits for everything enqueued. Reports what went wrong in it.
   virtual absl::Status Synchronize() = 0;
+
+  // Null where enqueuing a call costs nothing. Must go before the buffers that its recordings use.
+  virtual std::unique_ptr<Recorder> MakeRecorder() { return nullptr; }
 };
 
 // The host as its own device.

@@ -23,6 +23,7 @@ absl::StatusOr<Transformer> Transformer::Create(const ModelConfig* config,
       {config->query_heads, config->kv_heads, config->head_dim}, max_rows));
   STRATA_ASSIGN_OR_RETURN(transformer.rope_frequency_,
                           DeviceFloats::Upload(config->rope_frequency, transformer.memory_));
+  transformer.recorder_ = transformer.memory_->MakeRecorder();
   return transformer;
 }
 
@@ -72,6 +73,7 @@ absl::Status Transformer::SetBasis(const KvBasis& basis) {
   STRATA_ASSIGN_OR_RETURN(k_scale_, DeviceFloats::Upload(basis.k_scale, memory_));
   rotate_k_ = basis.rotate_k;
   rotate_v_ = basis.rotate_v;
+  recorder_ = memory_->MakeRecorder();  // what was recorded has the old basis
   return absl::OkStatus();
 }
 
@@ -102,13 +104,26 @@ absl::Status Transformer::Check(const ForwardBatch& batch) const {
   return absl::OkStatus();
 }
 
-void Transformer::ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const LayerKv& kv) {
+template <typename Body>
+void Transformer::Recorded(int32_t stretch, int32_t rows, const Body& body) {
+  if (recorder_ == nullptr || rows > kRecordedRowsMax) return body();
+  const uint64_t narrowed = narrowed_rows_ ? 1 : 0;
+  const uint64_t key = (static_cast<uint64_t>(stretch) << 1 | narrowed) << 8 | rows;
+  if (recorder_->Replay(key)) return;
+  body();
+  recorder_->End();
+}
+
+void Transformer::Project(const LayerWeights& layer, int32_t rows) {
+  linear_->RmsNorm(scratch_.residual, layer.attention_norm.data(), rows, config_->width,
+                   config_->norm_epsilon, scratch_.normed);
+  linear_->Matmul(*layer.qkv, scratch_.normed, rows, layer.qkv_bias.data(), /*accumulate=*/false,
+                  scratch_.qkv);
+}
+
+void Transformer::Append(const ForwardBatch& batch, int32_t layer, const LayerKv& kv) {
   const LayerWeights& weights = weights_->layers[layer];
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  linear_->RmsNorm(scratch_.residual, weights.attention_norm.data(), rows, config_->width,
-                   config_->norm_epsilon, scratch_.normed);
-  linear_->Matmul(*weights.qkv, scratch_.normed, rows, weights.qkv_bias.data(),
-                  /*accumulate=*/false, scratch_.qkv);
   RopeAppendArgs args;
   args.rows = rows;
   args.query_heads = config_->query_heads;
@@ -147,9 +162,14 @@ absl::Status Transformer::Observe(const QueryObserver& observe, int32_t layer, i
 void Transformer::Attend(absl::Span<const AttentionSequence> sequences, int32_t rows) {
   const AttentionShape shape = {config_->query_heads, config_->kv_heads, config_->head_dim};
   attention_->AttendAll(shape, rows, scratch_.q, sequences, scratch_.attended);
+}
+
+void Transformer::FinishAttention(const LayerWeights& layer, int32_t rows) {
   if (rotate_v_) {
     linear_->UnrotateHeads(rows, config_->query_heads, config_->head_dim, scratch_.attended);
   }
+  linear_->Matmul(*layer.attention_output, scratch_.attended, rows, nullptr, /*accumulate=*/true,
+                  scratch_.residual);
 }
 
 void Transformer::FeedForward(const LayerWeights& layer, int32_t rows) {
@@ -186,8 +206,6 @@ void Transformer::NarrowToLogitRows(absl::Span<const int32_t> logit_rows,
 }
 
 absl::Status Transformer::Logits(int32_t rows, float* logits) {
-  linear_->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
-                   config_->norm_epsilon, scratch_.normed);
   if (scratch_.logits == nullptr) {
     linear_->Matmul(weights_->Output(), scratch_.normed, rows, nullptr, /*accumulate=*/false,
                     logits);
@@ -208,24 +226,34 @@ absl::Status Transformer::Enqueue(const ForwardBatch& batch, KvStep* kv, float* 
                                   const QueryObserver& observe) {
   auto rows = static_cast<int32_t>(batch.tokens.size());
   linear_->EmbedRows(*weights_->embedding, batch.tokens, scratch_.residual);
+  narrowed_rows_ = false;
+  Recorded(0, rows, [&] { Project(weights_->layers[0], rows); });
   for (int32_t l = 0; l < config_->layers; ++l) {
-    const LayerWeights& layer = weights_->layers[l];
     STRATA_ASSIGN_OR_RETURN(const LayerKv layer_kv, kv->BeginLayer(l));
     STRATA_CHECK(static_cast<int32_t>(layer_kv.targets.size()) == rows);
-    ProjectAndAppend(batch, l, layer_kv);
+    Append(batch, l, layer_kv);
     STRATA_RETURN_IF_ERROR(Observe(observe, l, rows));
     absl::Span<const AttentionSequence> sequences = layer_kv.sequences;
     // Past the last layer's K and V only the rows whose logits are wanted matter.
     if (l == config_->layers - 1 && batch.logit_rows.size() < batch.tokens.size()) {
       NarrowToLogitRows(batch.logit_rows, sequences);
+      narrowed_rows_ = true;
       sequences = narrowed_;
       rows = static_cast<int32_t>(batch.logit_rows.size());
       if (rows == 0) return absl::OkStatus();
     }
     Attend(sequences, rows);
-    linear_->Matmul(*layer.attention_output, scratch_.attended, rows, nullptr,
-                    /*accumulate=*/true, scratch_.residual);
-    FeedForward(layer, rows);
+    // What is the same in every step goes together, from one layer's attention to the next one's.
+    Recorded(l + 1, rows, [&] {
+      FinishAttention(weights_->layers[l], rows);
+      FeedForward(weights_->layers[l], rows);
+      if (l + 1 < config_->layers) {
+        Project(weights_->layers[l + 1], rows);
+      } else {
+        linear_->RmsNorm(scratch_.residual, weights_->output_norm.data(), rows, config_->width,
+                         config_->norm_epsilon, scratch_.normed);
+      }
+    });
   }
   return Logits(rows, logits);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,6 +58,9 @@ class Transformer {
   };
   // Rows of logits that leave a device at once: all rows of a step's would be too many bytes.
   static constexpr int32_t kLogitRowsMax = 16;
+  // Steps of so many rows are recorded: larger ones keep a device busy for longer than their calls
+  // take, and each number of rows has recordings of its own.
+  static constexpr int32_t kRecordedRowsMax = 16;
 
   Transformer(const ModelConfig* config, const ModelWeights* weights, Backend* backend,
               int32_t max_rows)
@@ -71,9 +75,15 @@ class Transformer {
   absl::Status Check(const ForwardBatch& batch) const;
   absl::Status Enqueue(const ForwardBatch& batch, KvStep* kv, float* logits,
                        const QueryObserver& observe);
-  void ProjectAndAppend(const ForwardBatch& batch, int32_t layer, const LayerKv& kv);
+  // Calls `body`, which enqueues the same work whenever stretch, rows and narrowing are the same,
+  // or replays what it enqueued.
+  template <typename Body>
+  void Recorded(int32_t stretch, int32_t rows, const Body& body);
+  void Project(const LayerWeights& layer, int32_t rows);
+  void Append(const ForwardBatch& batch, int32_t layer, const LayerKv& kv);
   absl::Status Observe(const QueryObserver& observe, int32_t layer, int32_t rows);
   void Attend(absl::Span<const AttentionSequence> sequences, int32_t rows);
+  void FinishAttention(const LayerWeights& layer, int32_t rows);
   void FeedForward(const LayerWeights& layer, int32_t rows);
   absl::Status Logits(int32_t rows, float* logits);
   // Keeps only the rows whose logits are wanted, in order: the queries, the residual and, in
@@ -93,8 +103,10 @@ class Transformer {
   DeviceFloats rope_frequency_;
   bool rotate_k_ = false;
   bool rotate_v_ = false;
-  DeviceFloats k_scale_;         // [layer][kv_head][head_dim]; empty: all ones
-  std::vector<float> observed_;  // queries on the host
+  DeviceFloats k_scale_;                // [layer][kv_head][head_dim]; empty: all ones
+  bool narrowed_rows_ = false;          // in the step under way
+  std::unique_ptr<Recorder> recorder_;  // before what it records goes
+  std::vector<float> observed_;         // queries on the host
   std::vector<AttentionSequence> narrowed_;
 };
 

@@ -52,6 +52,7 @@ PageRun StepView::Page(const Block& block, int32_t layer, KvPageView* page) cons
       *page = {plan_.warm.base(block.slot, layer), plan_.warm.refine(block.slot, layer), 0};
       const TensorKinds& read = block.source == Source::kWarm ? formats_.warm[layer] : cold;
       run.stored = plan_.warm.format(layer);
+      run.on_host = true;
       run.read_k = read.k;
       run.read_v = read.v;
       return run;
@@ -62,6 +63,7 @@ PageRun StepView::Page(const Block& block, int32_t layer, KvPageView* page) cons
   const int32_t group = plan_.record.group_of_layer(layer);
   const std::byte* unit = residency_.staging()->Unit(block.record, group);
   run.stored = plan_.record.format(layer);
+  run.on_host = true;
   run.read_k = cold.k;
   run.read_v = cold.v;
   *page = {unit + plan_.record.base_in_group(layer),
@@ -77,7 +79,8 @@ void StepView::AddRuns(const Part& part, size_t* next_block, int32_t layer) {
     KvPageView* page = &pages_[*next_block];
     PageRun run = Page(blocks_[*next_block], layer, page);
     const bool joins = runs_.size() > first_run && runs_.back().stored == run.stored &&
-                       runs_.back().read_k == run.read_k && runs_.back().read_v == run.read_v;
+                       runs_.back().read_k == run.read_k && runs_.back().read_v == run.read_v &&
+                       runs_.back().on_host == run.on_host;
     if (!joins) {
       run.first_block = i;
       run.pages = page;

@@ -26,6 +26,8 @@ struct PageRun {
   int32_t page_count = 0;
   int32_t tokens = 0;  // valid tokens: 64 * page_count but for a partial last page
   const KvPageView* pages = nullptr;
+  // The pages lie in host memory (pinned, where a device attends to them), not in the device's own.
+  bool on_host = false;
 };
 
 }  // namespace strata

@@ -39,6 +39,7 @@ struct LiveObjects {
   size_t pinned_allocations = 0;  // cudaHostAlloc and cudaHostRegister
   size_t streams = 0;
   size_t events = 0;
+  size_t graphs = 0;  // and instances of them
 };
 LiveObjects CountLive();
 

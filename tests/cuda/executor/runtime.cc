@@ -95,6 +95,12 @@ void DrainAll(Runtime& runtime, Lock& lock) {
 }
 
 void Enqueue(Runtime& runtime, Lock& lock, Stream* stream, Operation operation) {
+  if (stream->capture != nullptr) {
+    // Host functions and events across streams are beyond this executor's graphs.
+    if (operation.unlocked || operation.wait != nullptr) stream->capture->invalid = true;
+    stream->capture->operations.push_back(std::move(operation));
+    return;
+  }
   stream->queue.push_back(std::move(operation));
   if (!runtime.lazy) Drain(runtime, lock, stream);
 }
@@ -160,6 +166,7 @@ LiveObjects CountLive() {
   live.pinned_allocations = runtime.pinned.size();
   live.streams = runtime.streams.size() - 1;
   live.events = runtime.events.size();
+  live.graphs = runtime.graphs.size();
   return live;
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -34,9 +35,17 @@ struct Operation {
   uint64_t wait_count = 0;
 };
 
+// What a stream captured, in order; also an instance of it, ready to be launched.
+struct Graph {
+  std::vector<Operation> operations;
+  std::thread::id thread;  // that captures
+  bool invalid = false;    // something was asked of the stream that a capture cannot hold
+};
+
 struct Stream {
   std::deque<Operation> queue;
-  bool busy = false;  // some thread is in its host function
+  std::shared_ptr<Graph> capture;  // null: work runs
+  bool busy = false;               // some thread is in its host function
 };
 
 // A piece of memory that the runtime knows: device memory, with guard zones, or pinned memory.
@@ -72,6 +81,7 @@ struct Runtime {
   size_t device_total = size_t{4} << 30, device_used = 0;
   std::unordered_map<const void*, int> max_dynamic_shared;
   std::unordered_map<const void*, KernelUse> kernel_uses;
+  std::unordered_map<const void*, std::shared_ptr<const Graph>> graphs;  // and instances of them
 };
 
 using Lock = std::unique_lock<std::mutex>;
@@ -98,6 +108,9 @@ Stream* FindStream(Runtime& runtime, cudaStream_t handle);
 
 // Puts work on a stream; an eager runtime also runs it.
 void Enqueue(Runtime& runtime, Lock& lock, Stream* stream, Operation operation);
+
+// Whether this thread captures a stream: CUDA then refuses to allocate, free or wait.
+bool CapturesHere(const Runtime& runtime);
 
 // Runs until `done` holds, streams interleaved at random. A deadlock of streams is a failure.
 void RunUntil(Runtime& runtime, Lock& lock, const std::function<bool()>& done);

@@ -33,6 +33,7 @@ void CheckZones(const char* data, const Allocation& allocation) {
 cudaError_t AllocateDevice(ApiCall& call, void** out, size_t bytes) {
   Runtime& runtime = call.runtime();
   if (out == nullptr) return call.Return(cudaErrorInvalidValue);
+  if (CapturesHere(runtime)) return call.Return(cudaErrorStreamCaptureUnsupported);
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
   void* base = nullptr;
@@ -110,6 +111,9 @@ cudaError_t cudaFree(void* p) {
   ApiCall call("cudaFree");
   if (call.refused()) return call.refusal();
   if (p == nullptr) return cudaSuccess;
+  if (executor::CapturesHere(call.runtime())) {
+    return call.Return(cudaErrorStreamCaptureUnsupported);
+  }
   executor::DrainAll(call.runtime(), call.lock());
   return call.Return(executor::FreeDevice(call.runtime(), p));
 }

@@ -107,6 +107,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   if (call.refused()) return call.refusal();
   const Stream* stream = FindStream(call.runtime(), handle);
   if (stream == nullptr) return call.Return(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) {
+    stream->capture->invalid = true;
+    return call.Return(cudaErrorStreamCaptureUnsupported);
+  }
   Drain(call.runtime(), call.lock(), stream);
   return cudaSuccess;
 }
@@ -160,6 +164,10 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   const auto event = FindEvent(call.runtime(), handle);
   Stream* stream = FindStream(call.runtime(), stream_handle);
   if (event == nullptr || stream == nullptr) return call.Return(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) {
+    stream->capture->invalid = true;  // CUDA could; this executor's graphs cannot
+    return call.Return(cudaErrorStreamCaptureUnsupported);
+  }
   const uint64_t count = ++event->recorded;
   executor::Enqueue(call.runtime(), call.lock(), stream,
                     {[event, count] {

@@ -1,0 +1,127 @@
+#include "tests/cuda/device/rig.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "tests/testing/tiny_model.h"
+#include "tiering/tiered_cache.h"
+
+namespace strata {
+namespace {
+
+constexpr int32_t kSequences = 4;
+constexpr int32_t kContext = 512;
+
+template <typename T>
+T Checked(absl::StatusOr<T> value) {
+  if (!value.ok()) ADD_FAILURE() << value.status();
+  STRATA_CHECK(value.ok());
+  return *std::move(value);
+}
+
+TierOptions Tiers(const Model& model, const std::string& directory) {
+  TierOptions tiers;
+  tiers.geometry = model.config().Geometry();
+  tiers.formats = TierFormats::Uniform(tiers.geometry.layers, {KvKind::kI4, KvKind::kI4},
+                                       {KvKind::kI2, KvKind::kI2}, 0);
+  tiers.model_fingerprint = model.fingerprint();
+  tiers.basis_hash = model.basis().Hash();
+  tiers.piece_tokens = 64;
+  tiers.max_sequences = kSequences;
+  tiers.max_context = kContext;
+  const auto block_bytes = TieredCache::BlockBytes(tiers);
+  constexpr size_t kBlocks = kSequences * kContext / kBlockTokens;
+  tiers.hot_bytes = kBlocks * block_bytes[0] + (1 << 20);
+  tiers.warm_bytes = kBlocks * block_bytes[1] + (1 << 20);
+  tiers.cold_bytes = kBlocks * (block_bytes[2] + 4096) + (1 << 20);
+  tiers.staging_bytes = 4 * tiers.cold_bytes;
+  tiers.cold_path = directory + "/cold";
+  return tiers;
+}
+
+}  // namespace
+
+absl::Status WatchedModel::Forward(const ForwardBatch& batch, KvStep* kv, float* logits) {
+  const absl::Status status = model_->Forward(batch, kv, logits);
+  const int32_t vocabulary = config().vocab_size;
+  for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
+    float best = -std::numeric_limits<float>::infinity();
+    float second = best;
+    for (const float logit : absl::MakeConstSpan(logits + i * vocabulary, vocabulary)) {
+      second = std::max(second, std::min(best, logit));
+      best = std::max(best, logit);
+    }
+    least_gap_ = std::min(least_gap_, best - second);
+  }
+  return status;
+}
+
+Rig::Rig(Backend backend, const std::string& model_path, const std::string& directory,
+         const PositionalPolicy& policy)
+    : backend_(std::move(backend)) {
+  ModelOptions options;
+  options.path = model_path;
+  options.max_rows = 96;
+  options.calibrate_basis = false;
+  model_ = Checked(Model::Load(options, &backend_));
+  watched_ = std::make_unique<WatchedModel>(model_.get());
+  auto cache = Checked(
+      TieredCache::Create(Tiers(*model_, directory), backend_.codec.get(), backend_.memory.get()));
+  EngineOptions engine;
+  engine.max_sequences = kSequences;
+  engine.max_batch_tokens = options.max_rows;
+  engine.default_policy = policy;
+  engine_ = Checked(Engine::Create(engine, watched_.get(), std::move(cache), Clock::Real()));
+}
+
+Request Rig::Make(int32_t prompt, int32_t max_tokens, uint32_t salt) {
+  Request request;
+  std::mt19937 random(salt);
+  const auto vocabulary = static_cast<uint32_t>(TinyVocabulary().size());
+  for (int32_t i = 0; i < prompt; ++i) {
+    request.prompt.push_back(static_cast<int32_t>(3 + random() % (vocabulary - 3)));
+  }
+  request.stop.max_tokens = max_tokens;
+  request.stop.ignore_eos = true;
+  return request;
+}
+
+std::shared_ptr<RecordingSink> Rig::Submit(Request request, uint64_t* ticket) {
+  auto sink = std::make_shared<RecordingSink>();
+  const uint64_t submitted = engine_->Submit(std::move(request), sink);
+  if (ticket != nullptr) *ticket = submitted;
+  return sink;
+}
+
+Rig::Result Rig::Run(Request request) {
+  const auto sink = Submit(std::move(request));
+  sink->AwaitEnd();
+  Result result;
+  result.tokens = sink->tokens;
+  for (const SampledToken& token : sink->sampled) result.logprobs.push_back(token.logprob);
+  result.error = sink->error;
+  if (sink->finished.has_value()) result.usage = sink->finished->usage;
+  return result;
+}
+
+void Rig::AwaitBaseline() {
+  while (true) {
+    const CacheSnapshot cache = engine_->Snapshot()->cache;
+    uint64_t held = 0;
+    for (const TierSnapshot& tier : cache.tiers) held += tier.used_bytes + tier.reserved_bytes;
+    if (held == 0 && engine_->InFlight() == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TestFolder::TestFolder() : path_(absl::StrCat(::testing::TempDir(), "/strata-device-", getpid())) {
+  std::filesystem::create_directories(path_);
+}
+
+TestFolder::~TestFolder() { std::filesystem::remove_all(path_); }
+
+}  // namespace strata

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "model/model.h"
+#include "server/engine/engine.h"
+#include "tests/engine/recording_sink.h"
+
+namespace strata {
+
+// A model that watches its logits: how far apart the best two of every row were. Another device
+// must give the same greedy tokens while its logits differ by less than half of that.
+class WatchedModel final : public Model {
+ public:
+  explicit WatchedModel(Model* model) : model_(model) {}
+
+  const ModelConfig& config() const override { return model_->config(); }
+  const Tokenizer& tokenizer() const override { return model_->tokenizer(); }
+  const KvBasis& basis() const override { return model_->basis(); }
+  uint64_t fingerprint() const override { return model_->fingerprint(); }
+  size_t weight_bytes() const override { return model_->weight_bytes(); }
+  const std::string& weight_format() const override { return model_->weight_format(); }
+  absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) override;
+
+  // Since the last call.
+  float TakeLeastGap() { return std::exchange(least_gap_, std::numeric_limits<float>::infinity()); }
+
+ private:
+  Model* const model_;
+  float least_gap_ = std::numeric_limits<float>::infinity();
+};
+
+// A backend, a tiny model on it, and an engine over three tiers of room for four sequences.
+class Rig {
+ public:
+  // Aborts on an error: what is tested comes later.
+  Rig(Backend backend, const std::string& model_path, const std::string& directory,
+      const PositionalPolicy& policy);
+
+  struct Result {
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+    SequenceUsage usage;
+    absl::Status error;
+  };
+  static Request Make(int32_t prompt, int32_t max_tokens, uint32_t salt);
+  std::shared_ptr<RecordingSink> Submit(Request request, uint64_t* ticket = nullptr);
+  Result Run(Request request);
+  // Returns only when every byte and every reservation of every tier is back.
+  void AwaitBaseline();
+
+  Engine& engine() { return *engine_; }
+  Backend& backend() { return backend_; }
+  WatchedModel& model() { return *watched_; }
+
+ private:
+  Backend backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<WatchedModel> watched_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// A folder of its own that goes with the test.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  std::string Path(const std::string& name) const { return absl::StrCat(path_, "/", name); }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace strata

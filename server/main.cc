@@ -28,6 +28,7 @@
 #include "server/logging.h"
 #include "server/metrics/engine_metrics.h"
 #include "server/metrics/http_server.h"
+#include "server/open_backend.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/stats_report.h"
 #include "server/signal_watcher.h"
@@ -132,15 +133,12 @@ class Application {
 };
 
 absl::Status Application::Listen() {
-  CpuBackendOptions backend;
-  backend.threads = options_.device.threads;
-  if (options_.device.isa != "auto") backend.force_isa = options_.device.isa;
-  STRATA_ASSIGN_OR_RETURN(backend_, CreateCpuBackend(backend));
+  STRATA_ASSIGN_OR_RETURN(backend_, OpenBackend(options_.device));
 
   rpc::RequestDefaults defaults;
   defaults.max_tokens = options_.limits.default_max_tokens;
-  const rpc::ServerFacts facts = {
-      kBuildVersion, kBuildCommit, backend_.name, CpuFeatures(), {"cpu"}};
+  const rpc::ServerFacts facts = {kBuildVersion, kBuildCommit, backend_.name, CpuFeatures(),
+                                  DevicesOf(backend_)};
   STRATA_ASSIGN_OR_RETURN(
       server_, rpc::GrpcServer::Start(DeriveGrpcOptions(options_), defaults, facts, &state_,
                                       &call_metrics_, Clock::Real()));
@@ -182,9 +180,13 @@ absl::Status Application::Load() {
 
   const ModelFacts facts = {model_->config().Geometry(), model_->config().context_length,
                             model_->fingerprint(), model_->basis().Hash()};
-  STRATA_ASSIGN_OR_RETURN(
-      const TierOptions tiers,
-      DeriveTierOptions(options_, facts, ReadMachine(options_.cache.cold_path)));
+  MachineFacts machine = ReadMachine(options_.cache.cold_path);
+  if (!backend_.memory->host_accessible()) {
+    STRATA_ASSIGN_OR_RETURN(const DeviceMemory::Available memory,
+                            backend_.memory->AvailableDevice());
+    machine.device_available = memory.bytes;
+  }
+  STRATA_ASSIGN_OR_RETURN(const TierOptions tiers, DeriveTierOptions(options_, facts, machine));
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<TieredCache> cache,
                           TieredCache::Create(tiers, backend_.codec.get(), backend_.memory.get()));
   STRATA_ASSIGN_OR_RETURN(
@@ -204,6 +206,10 @@ absl::Status Application::Load() {
   served.vocab_size = model_->config().vocab_size;
   served.context_length = engine_->tier_options().max_context;
   served.longest_token = rpc::LongestToken(model_->tokenizer());
+  if (const auto warm = backend_.attention->warm_attention(); warm.has_value()) {
+    spdlog::info("warm pages are attended by the {} (GPU {:.3g}, CPU {:.3g} tokens/s a layer)",
+                 warm->on_host ? "CPU" : "GPU", warm->device_tokens_per_s, warm->host_tokens_per_s);
+  }
   served.tokenizer = &model_->tokenizer();
   served.engine = engine_.get();
   state_.Publish(std::move(served));
@@ -218,7 +224,9 @@ MetricLabels Application::Labels() const {
           ModelNameOf(options_.model),
           model_->config().architecture,
           model_->weight_format(),
-          backend_.name};
+          backend_.name,
+          DevicesOf(backend_).front(),
+          backend_.attention->warm_attention()};
 }
 
 void Application::LogPlan() const {

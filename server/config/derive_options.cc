@@ -18,6 +18,9 @@ namespace strata {
 namespace {
 
 constexpr uint64_t kShare = 4;  // a derived budget is at most this part of what is available
+// Of a device's memory a tenth is left alone: nobody else needs it as the host's processes need
+// RAM, but scratch for longer contexts comes out of it.
+constexpr uint64_t kDeviceLeft = 10;
 constexpr uint64_t kStagingStart = uint64_t{16} << 20;
 
 uint64_t MemAvailable() {
@@ -96,7 +99,11 @@ void DeriveBudgets(const CacheSection& cache, const MachineFacts& machine, TierO
   // The cold bytes first: BlockBytes of a tier depends on there being one.
   const bool cold = !cache.cold_path.empty() && cache.cold_bytes.value_or(1) > 0;
   tiers->cold_bytes = cold ? 1 : 0;
-  tiers->hot_bytes = cache.hot_bytes.value_or(std::min(memory, NeededBy(*tiers, Tier::kHot)));
+  uint64_t hot = memory;
+  if (machine.device_available.has_value()) {
+    hot = *machine.device_available - *machine.device_available / kDeviceLeft;
+  }
+  tiers->hot_bytes = cache.hot_bytes.value_or(std::min(hot, NeededBy(*tiers, Tier::kHot)));
   tiers->warm_bytes = cache.warm_bytes.value_or(std::min(memory, NeededBy(*tiers, Tier::kWarm)));
   if (!cold) return;
   tiers->cold_bytes = cache.cold_bytes.value_or(
@@ -114,7 +121,7 @@ int32_t WindowBlocks(int32_t tokens) {
 }  // namespace
 
 MachineFacts ReadMachine(const std::string& cold_path) {
-  return {std::min(MemAvailable(), CgroupAvailable()), DiskAvailable(cold_path)};
+  return {std::min(MemAvailable(), CgroupAvailable()), DiskAvailable(cold_path), std::nullopt};
 }
 
 absl::StatusOr<TierOptions> DeriveTierOptions(const ServerOptions& options, const ModelFacts& model,

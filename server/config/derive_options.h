@@ -23,6 +23,8 @@ struct ModelFacts {
 struct MachineFacts {
   uint64_t memory_available = 0;  // bytes; the cgroup's limit counts
   uint64_t disk_available = 0;    // bytes at the cold path; 0 without one
+  // Of a device with memory of its own, where hot blocks lie: what the model has left of it.
+  std::optional<uint64_t> device_available;
 };
 MachineFacts ReadMachine(const std::string& cold_path);
 

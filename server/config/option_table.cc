@@ -234,23 +234,25 @@ void AddConnections(Builder* table) {
 void AddDevice(Builder* table) {
   table->Group("Device");
   table->Parsed(
-      {"device", "NAME", "What computes: auto or cpu."},
-      [](ServerOptions & o) -> auto& { return o.device.device; },
-      [](absl::string_view text) -> absl::StatusOr<std::string> {
-        if (text == "auto" || text == "cpu") return std::string(text);
-        if (text == "cuda") {
-          return absl::InvalidArgumentError("'cuda' is not built into this program; use cpu");
-        }
-        return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not auto or cpu"));
-      },
-      [](const std::string& value) { return value; });
+      {"device", "NAME",
+       "What computes: cpu, cuda or cuda:N (the N-th NVIDIA GPU), or auto: a GPU where one can be "
+       "used, else the CPU."},
+      [](ServerOptions & o) -> auto& { return o.device.device; }, ParseDevice, FormatDevice);
   table->Int(
-      {"threads", "N", "Threads that compute. 0: one a CPU this process may use."}, 0, 1024,
+      {"threads", "N", "CPU threads that compute. 0: one a CPU this process may use."}, 0, 1024,
       [](ServerOptions & o) -> auto& { return o.device.threads; });
   table->OneOf(
       {"isa", "NAME", "Instructions to use: auto, scalar, avx2 or avx512."},
       {"auto", "scalar", "avx2", "avx512"},
       [](ServerOptions & o) -> auto& { return o.device.isa; });
+  table->OneOf(
+      {"warm-attention", "NAME",
+       "With a GPU, what attends to warm and cold pages, which lie in the host's memory: device "
+       "(the "
+       "GPU reads them over the link), host (the CPU where they lie) or auto: the faster one, "
+       "measured at start-up."},
+      {"auto", "device", "host"},
+      [](ServerOptions & o) -> auto& { return o.device.warm_attention; });
 }
 
 void AddTiers(Builder* table) {

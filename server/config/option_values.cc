@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/config/format_name.h"
 
@@ -16,6 +17,7 @@ namespace strata {
 namespace {
 
 constexpr int32_t kLayersMax = 4096;
+constexpr int32_t kCudaIndexMax = 63;
 
 struct Unit {
   absl::string_view name;
@@ -119,6 +121,28 @@ absl::StatusOr<int32_t> ParseInt(absl::string_view text, int32_t at_least, int32
     return Bad(text, absl::StrCat("a number of at least ", at_least));
   }
   return Bad(text, absl::StrCat("a number of ", at_least, " to ", at_most));
+}
+
+absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view text) {
+  using Kind = DeviceChoice::Kind;
+  if (text == "auto") return DeviceChoice{Kind::kAuto};
+  if (text == "cpu") return DeviceChoice{Kind::kCpu};
+  if (text == "cuda") return DeviceChoice{Kind::kCuda};
+  if (!absl::ConsumePrefix(&text, "cuda:")) return Bad(text, "auto, cpu, cuda or cuda:N");
+  STRATA_ASSIGN_OR_RETURN(const int32_t index, ParseInt(text, 0, kCudaIndexMax));
+  return DeviceChoice{Kind::kCuda, index};
+}
+
+std::string FormatDevice(const DeviceChoice& device) {
+  switch (device.kind) {
+    case DeviceChoice::Kind::kAuto:
+      return "auto";
+    case DeviceChoice::Kind::kCpu:
+      return "cpu";
+    case DeviceChoice::Kind::kCuda:
+      break;
+  }
+  return device.cuda_index == 0 ? "cuda" : absl::StrCat("cuda:", device.cuda_index);
 }
 
 absl::StatusOr<std::vector<ColdLayers>> ParseColdLayers(absl::string_view text) {

@@ -27,6 +27,9 @@ absl::StatusOr<bool> ParseBool(absl::string_view text);
 
 absl::StatusOr<int32_t> ParseInt(absl::string_view text, int32_t at_least, int32_t at_most);
 
+// auto, cpu, cuda (the first GPU) or cuda:N. Its Format is FormatDevice (server_options.h).
+absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view text);
+
 // "0-1:i4,2:k4v2": layers and their format.
 absl::StatusOr<std::vector<ColdLayers>> ParseColdLayers(absl::string_view text);
 std::string FormatColdLayers(const std::vector<ColdLayers>& layers);

@@ -100,6 +100,10 @@ absl::Status ServerOptions::Validate() const {
       CheckSize("max-message-bytes", limits.max_message_bytes, 64 << 10, 1 << 30));
   STRATA_RETURN_IF_ERROR(
       CheckSize("max-metadata-bytes", limits.max_metadata_bytes, 4 << 10, 1 << 20));
+  if (device.device.kind == DeviceChoice::Kind::kCpu && device.warm_attention != "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("warm-attention: '", device.warm_attention,
+                                                   "' needs a GPU, but device is cpu"));
+  }
   STRATA_RETURN_IF_ERROR(CheckWindows(cache));
   STRATA_RETURN_IF_ERROR(CheckCold(cache));
   // A step holds a piece of one prompt and a token of every other sequence.

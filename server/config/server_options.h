@@ -38,10 +38,19 @@ struct SecuritySection {
   bool plaintext_tokens = false;  // although anyone on the way can read them
 };
 
+// auto, cpu, cuda or cuda:N.
+struct DeviceChoice {
+  enum class Kind : uint8_t { kAuto, kCpu, kCuda };
+  Kind kind = Kind::kAuto;
+  int32_t cuda_index = 0;
+};
+std::string FormatDevice(const DeviceChoice& device);
+
 struct DeviceSection {
-  std::string device = "auto";  // auto or cpu
-  int32_t threads = 0;          // 0: one a usable CPU
-  std::string isa = "auto";     // auto, scalar, avx2 or avx512
+  DeviceChoice device;
+  int32_t threads = 0;                  // of the CPU; 0: one a usable CPU
+  std::string isa = "auto";             // auto, scalar, avx2 or avx512
+  std::string warm_attention = "auto";  // of a GPU: auto, device or host
 };
 
 // Layers [first, last] of the cold tier, stored alike.

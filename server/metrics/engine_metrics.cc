@@ -241,6 +241,20 @@ void AddFacts(const EngineOptions& options, const TierOptions& tiers,
               {"architecture", labels.architecture},
               {"weight_format", labels.weight_format},
               {"backend", labels.backend}});
+  out->Gauge("strata_device_info", "What computes.", 1,
+             {{"backend", labels.backend}, {"device", labels.device}});
+  if (labels.warm_attention.has_value()) {
+    const WarmAttentionFacts& warm = *labels.warm_attention;
+    for (const bool on_host : {false, true}) {
+      const char* place = on_host ? "host" : "device";
+      out->Gauge("strata_warm_attention_selected",
+                 "Who attends to pages in host memory: the GPU or the CPU.",
+                 warm.on_host == on_host ? 1 : 0, {{"place", place}});
+      out->Gauge("strata_warm_attention_tokens_per_second",
+                 "Warm tokens of one layer attended a second, measured at start; 0: not measured.",
+                 on_host ? warm.host_tokens_per_s : warm.device_tokens_per_s, {{"place", place}});
+    }
+  }
   out->Gauge("strata_cache_config_info", "Windows, in tokens, and limits in force.", 1,
              {{"block_tokens", absl::StrCat(kBlockTokens)},
               {"sink_tokens", WindowText(policy.sink_blocks)},

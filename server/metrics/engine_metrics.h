@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 #include "server/engine/engine.h"
@@ -19,6 +21,8 @@ struct MetricLabels {
   std::string architecture;
   std::string weight_format;
   std::string backend;
+  std::string device;  // what a GPU calls itself, or "cpu"
+  std::optional<WarmAttentionFacts> warm_attention = std::nullopt;
 };
 
 // The families of one snapshot: everything with every label set, at 0 where nothing happened.

@@ -42,6 +42,20 @@ TEST(DeriveOptionsTest, ASmallMachineGetsQuartersAndWindows) {
   EXPECT_LT(TieredCache::DefaultPolicy(*tiers).hot_blocks, 128);
 }
 
+TEST(DeriveOptionsTest, ADevicesOwnMemoryBoundsTheHotTierAndNoOther) {
+  MachineFacts machine = {kGiB, 0};
+  machine.device_available = 100 * kGiB;
+  const auto large = DeriveTierOptions(Options(), kModel, machine);
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_GE(large->hot_bytes, 16 * 128 * TieredCache::BlockBytes(*large)[0]);
+  EXPECT_EQ(large->warm_bytes, kGiB / 4);
+  machine.device_available = kGiB;
+  const auto small = DeriveTierOptions(Options(), kModel, machine);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->hot_bytes, kGiB - kGiB / 10);
+  EXPECT_EQ(small->warm_bytes, kGiB / 4);
+}
+
 TEST(DeriveOptionsTest, APathBringsAColdTierWithStagingForAnyPolicy) {
   ServerOptions options = Options();
   options.cache.cold_path = "/tmp/cold";

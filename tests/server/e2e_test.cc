@@ -240,6 +240,36 @@ TEST_F(EndToEndTest, WhatCannotStartSaysWhy) {
   EXPECT_THAT(server->err(), HasSubstr(address_));
 }
 
+// No GPU is visible to these servers, whatever the machine has and the build can do.
+TEST_F(EndToEndTest, WithoutAGpuAutoServesOnTheCpuAndSaysWhy) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  Serve({"--device=auto"});
+  EXPECT_THAT(
+      server_->err() + server_->out(),
+      testing::ContainsRegex("computing on cpu/[a-z0-9]+: no GPU can be used \\([^\n]+\\)"));
+  EXPECT_EQ(Generate({"-n", "3", "--ignore-eos", "hello"}).usage().completion_tokens(), 3u);
+  const auto info = Start({"info", "--json"});
+  EXPECT_EQ(info->Wait(), 0) << info->err();
+  EXPECT_THAT(info->out(), HasSubstr("\"cpu\""));
+  EXPECT_THAT(Metrics(), HasSubstr("strata_device_info{backend=\"cpu/"));
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST_F(EndToEndTest, WithoutAGpuCudaFailsWithOneSentence) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  for (const std::string device : {"cuda", "cuda:3"}) {
+    const auto server = Launch({"--model=" + Path("tiny.gguf"), "--device=" + device});
+    EXPECT_EQ(server->Wait(), 1);
+    const std::string log = server->err() + server->out();
+    const std::string sentence = "cannot start: device: " + device + " cannot be used: ";
+    EXPECT_THAT(log, HasSubstr(sentence));
+    // It is the last line.
+    const size_t at = log.find(sentence);
+    EXPECT_EQ(at == std::string::npos ? at : log.find('\n', at), log.size() - 1);
+  }
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 TEST_F(EndToEndTest, ErrorsReachTheUser) {
   Serve({"--max-context=128"});
   auto client = Start({"generate", "--top-p=7", "x"});

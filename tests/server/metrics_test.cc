@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-const MetricLabels kLabels = {"1", "abc", "m", "llama", "Q4_1", "cpu/scalar"};
+const MetricLabels kLabels = {"1", "abc", "m", "llama", "Q4_1", "cpu/scalar", "cpu"};
 
 std::string Text(const prometheus::Collectable& source) {
   return prometheus::TextSerializer().Serialize(source.Collect());

@@ -74,7 +74,10 @@ TEST(OptionsTest, WrongValuesAreErrorsThatNameTheirSource) {
   const TemporaryFile file("log-format: xml\n");
   EXPECT_THAT(ErrorOf({"--config", file.path()}),
               testing::AllOf(HasSubstr("log-format"), HasSubstr("text, json")));
-  EXPECT_THAT(ErrorOf({"--device=cuda"}), HasSubstr("not built into"));
+  EXPECT_THAT(ErrorOf({"--device=gpu"}), HasSubstr("auto, cpu, cuda or cuda:N"));
+  EXPECT_THAT(ErrorOf({"--device=cuda:-1"}), HasSubstr("0 to 63"));
+  EXPECT_THAT(ErrorOf({"--model=m.gguf", "--device=cpu", "--warm-attention=host"}),
+              HasSubstr("'host' needs a GPU"));
   EXPECT_THAT(ErrorOf({"--queue-max=1", "--queue-max=2"}), HasSubstr("queue-max"));
 }
 

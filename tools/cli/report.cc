@@ -167,9 +167,9 @@ std::string TokensReport(const v1::TokenizeResponse& response) {
 std::string InfoReport(const v1::ServerInfo& server, const v1::ListModelsResponse& models) {
   const char* state = server.draining() ? "draining" : server.ready() ? "ready" : "loading";
   std::string text = absl::StrFormat(
-      "server: version %s (%s), %s, up %.0f s\ndevice: %s (%s)\ndisk: %s\n", server.version(),
-      server.git_commit(), state, Seconds(server.uptime()), server.backend(),
-      absl::StrJoin(server.cpu_features(), " "), server.io_engine());
+      "server: version %s (%s), %s, up %.0f s\ndevice: %s, %s (%s)\ndisk: %s\n", server.version(),
+      server.git_commit(), state, Seconds(server.uptime()), absl::StrJoin(server.devices(), ", "),
+      server.backend(), absl::StrJoin(server.cpu_features(), " "), server.io_engine());
   for (const v1::ModelInfo& model : models.models()) {
     absl::StrAppendFormat(&text,
                           "model: %s\n  %s, %s of %s weights, vocabulary %d, context %d tokens\n"

@@ -14,9 +14,10 @@ absl::StatusOr<ModelSize> MeasureModel(const std::string& path) {
   STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(path));
   ModelSize size;
   STRATA_ASSIGN_OR_RETURN(size.config, ReadModelConfig(*file));
-  const std::unique_ptr<LinearOps> linear = CreateSizingLinear();
-  STRATA_ASSIGN_OR_RETURN(const ModelWeights weights,
-                          LoadWeights(*file, size.config, linear.get()));
+  Backend sizing;
+  sizing.memory = MakeHostMemory();
+  sizing.linear = CreateSizingLinear();
+  STRATA_ASSIGN_OR_RETURN(const ModelWeights weights, LoadWeights(*file, size.config, &sizing));
   size.weight_bytes = weights.bytes;
   size.weight_format = weights.format;
   return size;

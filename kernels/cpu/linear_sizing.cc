@@ -20,6 +20,9 @@ class SizingLinear final : public LinearOps {
   void EmbedRows(const WeightMatrix&, absl::Span<const int32_t>, float*) override {
     STRATA_CHECK(false);
   }
+  void GatherRows(const float*, absl::Span<const int32_t>, int32_t, float*) override {
+    STRATA_CHECK(false);
+  }
   void RmsNorm(const float*, const float*, int32_t, int32_t, float, float*) override {
     STRATA_CHECK(false);
   }

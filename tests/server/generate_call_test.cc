@@ -14,6 +14,8 @@ namespace {
 class GenerateCallTest : public testing::Test {
  protected:
   GenerateCallTest() { state_.Publish(FakeModel(&tokenizer_, &engine_)); }
+  // Calls leave the state when they go, so they must go before it; the engine holds on to them.
+  ~GenerateCallTest() override { engine_.Forget(); }
 
   std::shared_ptr<GenerateCall> Start(const v1::GenerateRequest& request) {
     const CallEnvironment environment = {&state_, Clock::Real(), RequestDefaults{}, &tokenizing_,

@@ -195,6 +195,8 @@ bool GrpcServerImpl::Drain(std::chrono::nanoseconds timeout) {
     state_->AbortAll(absl::UnavailableError("the server is shutting down: drain timeout reached"));
     state_->AwaitIdle(kFlushTime);
   }
+  // What hangs up next would cut off ends that are not sent.
+  watchers_.AwaitGone(kFlushTime);
   server_->Stop(kFlushTime);
   server_.reset();
   health_.reset();

@@ -134,6 +134,7 @@ absl::Status StatsWatchers::Enter(const std::shared_ptr<Stream>& stream) {
 void StatsWatchers::Leave(const std::shared_ptr<Stream>& stream) {
   const std::lock_guard lock(mutex_);
   streams_.erase(stream);
+  left_.notify_all();
 }
 
 grpc::ServerWriteReactor<v1::CacheStats>* StatsWatchers::Start(
@@ -157,6 +158,11 @@ void StatsWatchers::EndAll(const absl::Status& status) {
     streams = streams_;
   }
   for (const std::shared_ptr<Stream>& stream : streams) stream->End(status);
+}
+
+bool StatsWatchers::AwaitGone(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return left_.wait_for(lock, timeout, [&] { return streams_.empty(); });
 }
 
 }  // namespace strata::rpc

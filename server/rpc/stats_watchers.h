@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -28,6 +30,8 @@ class StatsWatchers {
   grpc::ServerWriteReactor<v1::CacheStats>* Start(const v1::WatchCacheStatsRequest& request,
                                                   const ServingState* state);
   void EndAll(const absl::Status& status);
+  // Waits until every stream has sent its end; false when `timeout` comes first.
+  bool AwaitGone(std::chrono::milliseconds timeout);
 
  private:
   class Stream;
@@ -38,6 +42,7 @@ class StatsWatchers {
   const size_t watchers_max_;
   // The standard library's, because ThreadSanitizer cannot see into a prebuilt absl::Mutex.
   std::mutex mutex_;
+  std::condition_variable left_;
   std::set<std::shared_ptr<Stream>> streams_;  // under mutex_
   std::optional<absl::Status> end_;            // under mutex_
 };

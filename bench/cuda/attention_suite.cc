@@ -106,27 +106,15 @@ class DecodeStep {
   }
 
   void Enqueue(cudaStream_t stream) {
-    cuda::AttentionLaunch launch{};
-    launch.query_heads = shape_.query_heads;
-    launch.kv_heads = shape_.kv_heads;
-    launch.head_dim = shape_.head_dim;
+    cuda::AttentionLaunch launch = cuda::LaunchOf(shape_, lists_);
     launch.q = q_.data();
     launch.pages = pages_->data();
     launch.splits = splits_->data();
     launch.work = work_->data();
-    launch.narrow_count = lists_.narrow_count;
-    launch.wide_count = static_cast<int32_t>(lists_.work.size()) - lists_.narrow_count;
-    launch.state_count = lists_.state_count;
     launch.states = states_->data();
-    std::copy(lists_.layouts.begin(), lists_.layouts.end(), launch.layouts);
     STRATA_CUDA_OK(cuda::LaunchAttention(launch, stream));
-    cuda::AttentionMerge merge{};
-    merge.query_heads = shape_.query_heads;
-    merge.kv_heads = shape_.kv_heads;
-    merge.head_dim = shape_.head_dim;
+    cuda::AttentionMerge merge = cuda::MergeOf(shape_, lists_);
     merge.tiles = tiles_->data();
-    merge.tile_count = static_cast<int32_t>(lists_.tiles.size());
-    merge.state_count = lists_.state_count;
     merge.states = states_->data();
     merge.out.o = out_.data();
     STRATA_CUDA_OK(cuda::LaunchAttentionMerge(merge, stream));

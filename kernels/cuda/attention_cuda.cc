@@ -129,27 +129,16 @@ absl::Status CudaAttention::LaunchWork(const AttentionShape& shape, int32_t rows
   const void* at[4] = {};
   STRATA_RETURN_IF_ERROR(uploads_.Put(parts, absl::MakeSpan(at)));
 
-  AttentionLaunch launch{};
-  launch.query_heads = shape.query_heads;
-  launch.kv_heads = shape.kv_heads;
-  launch.head_dim = shape.head_dim;
+  AttentionLaunch launch = LaunchOf(shape, lists_);
   launch.q = q;
   launch.pages = static_cast<const AttentionPage*>(at[0]);
   launch.splits = static_cast<const AttentionSplit*>(at[1]);
   launch.work = static_cast<const AttentionWork*>(at[2]);
-  launch.narrow_count = lists_.narrow_count;
-  launch.wide_count = static_cast<int32_t>(lists_.work.size()) - lists_.narrow_count;
-  launch.state_count = lists_.state_count;
   launch.states = reinterpret_cast<float*>(states_.data());
-  std::copy(lists_.layouts.begin(), lists_.layouts.end(), launch.layouts);
   STRATA_CUDA_RETURN_IF_ERROR(LaunchAttention(launch, device_->stream().get()));
 
-  merge->query_heads = shape.query_heads;
-  merge->kv_heads = shape.kv_heads;
-  merge->head_dim = shape.head_dim;
+  *merge = MergeOf(shape, lists_);
   merge->tiles = static_cast<const AttentionTile*>(at[3]);
-  merge->tile_count = static_cast<int32_t>(lists_.tiles.size());
-  merge->state_count = lists_.state_count;
   merge->states = launch.states;
   return absl::OkStatus();
 }

@@ -236,4 +236,26 @@ void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequen
   Planner(shape, state_limit, lists).Plan(sequences);
 }
 
+AttentionLaunch LaunchOf(const AttentionShape& shape, const AttentionLists& lists) {
+  AttentionLaunch launch{};
+  launch.query_heads = shape.query_heads;
+  launch.kv_heads = shape.kv_heads;
+  launch.head_dim = shape.head_dim;
+  launch.narrow_count = lists.narrow_count;
+  launch.wide_count = static_cast<int32_t>(lists.work.size()) - lists.narrow_count;
+  launch.state_count = lists.state_count;
+  std::copy(lists.layouts.begin(), lists.layouts.end(), launch.layouts);
+  return launch;
+}
+
+AttentionMerge MergeOf(const AttentionShape& shape, const AttentionLists& lists) {
+  AttentionMerge merge{};
+  merge.query_heads = shape.query_heads;
+  merge.kv_heads = shape.kv_heads;
+  merge.head_dim = shape.head_dim;
+  merge.tile_count = static_cast<int32_t>(lists.tiles.size());
+  merge.state_count = lists.state_count;
+  return merge;
+}
+
 }  // namespace strata::cuda

@@ -35,6 +35,11 @@ constexpr int64_t AttentionStatesMin(int64_t rows, int query_heads) { return row
 void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequence> sequences,
                    int64_t state_limit, AttentionLists* lists);
 
+// What a plan knows of a call's two launches: shape, counts and layouts. The caller adds what lies
+// in the device's memory: q, the lists, states and outputs.
+AttentionLaunch LaunchOf(const AttentionShape& shape, const AttentionLists& lists);
+AttentionMerge MergeOf(const AttentionShape& shape, const AttentionLists& lists);
+
 // 1,024 tokens, four pages a warp: what a block does once (its queries, its states) is then a tenth
 // of its instructions, and at 16k tokens and eight KV heads there is still a block a
 // multiprocessor.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -47,6 +48,7 @@ struct PartialStates {
 // sequence. 0 where it was not measured, because the choice was given.
 struct WarmAttentionFacts {
   bool on_host = false;
+  size_t gather_bytes = 0;  // device memory for gathering pages that the device attends to
   double device_tokens_per_s = 0;
   double host_tokens_per_s = 0;
 };

@@ -39,9 +39,16 @@ absl::StatusOr<Backend> CreateCpuBackend(const CpuBackendOptions& options);
 // where they lie. kAuto measures both once the model's shape is known, and keeps the faster one.
 enum class WarmAttention : uint8_t { kAuto, kDevice, kHost };
 
+// Room for a layer's INT4 pages of some 60,000 tokens of a model with 8 KV heads of 128, twice.
+inline constexpr size_t kGatherBytesDefault = size_t{128} << 20;
+
 struct CudaBackendOptions {
   int device = 0;
   WarmAttention warm_attention = WarmAttention::kAuto;
+  // Device memory in which pages of host memory are gathered a layer ahead of the GPU's attention
+  // to them. 0: the GPU reads them in place, over the link, once for every tile of queries. Not
+  // taken where the CPU attends to them.
+  size_t gather_bytes = kGatherBytesDefault;
   CpuBackendOptions cpu;  // what attends to pages in host memory
 };
 

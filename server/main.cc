@@ -24,6 +24,7 @@
 #include "server/config/format_name.h"
 #include "server/config/load_options.h"
 #include "server/config/memory_plan.h"
+#include "server/config/option_values.h"
 #include "server/engine/engine.h"
 #include "server/logging.h"
 #include "server/metrics/engine_metrics.h"
@@ -209,6 +210,9 @@ absl::Status Application::Load() {
   if (const auto warm = backend_.attention->warm_attention(); warm.has_value()) {
     spdlog::info("warm pages are attended by the {} (GPU {:.3g}, CPU {:.3g} tokens/s a layer)",
                  warm->on_host ? "CPU" : "GPU", warm->device_tokens_per_s, warm->host_tokens_per_s);
+    if (!warm->on_host) {
+      spdlog::info("the GPU gathers them in {} of its memory", FormatSize(warm->gather_bytes));
+    }
   }
   served.tokenizer = &model_->tokenizer();
   served.engine = engine_.get();

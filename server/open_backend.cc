@@ -20,6 +20,7 @@ absl::StatusOr<Backend> OpenCuda(const DeviceSection& options) {
   cuda.cpu = CpuOptions(options);
   if (options.warm_attention == "device") cuda.warm_attention = WarmAttention::kDevice;
   if (options.warm_attention == "host") cuda.warm_attention = WarmAttention::kHost;
+  if (options.gather_bytes.has_value()) cuda.gather_bytes = *options.gather_bytes;
   return CreateCudaBackend(cuda);
 }
 

@@ -1,9 +1,13 @@
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "bench/cuda/suites.h"
 #include "bench/measure.h"
+#include "kernels/cuda/attention_launch.h"
 #include "tests/cuda/device_buffer.h"
 
 namespace strata::bench {
@@ -22,6 +26,30 @@ class PinnedBytes {
  private:
   void* data_ = nullptr;
 };
+
+// Bytes of a page of INT4 of 8 KV heads of 128.
+constexpr size_t kGatheredPage = size_t{72} << 10;
+
+// Seconds that `bytes` of pages in pinned memory take to device memory by LaunchGather, or an error
+// where they do not arrive.
+absl::StatusOr<double> GatherSeconds(const CudaBenchOptions& options, const char* host,
+                                     char* device, size_t bytes) {
+  STRATA_CUDA_OK(cudaMemset(device, 0, bytes));
+  std::vector<cuda::GatherCopy> copies;
+  for (size_t at = 0; at < bytes; at += kGatheredPage) {
+    copies.push_back({host + at, device + at, std::min(kGatheredPage, bytes - at)});
+  }
+  const DeviceBuffer<cuda::GatherCopy> list(copies);
+  const double seconds = DeviceSeconds(options, nullptr, [&] {
+    STRATA_CUDA_OK(cuda::LaunchGather(list.data(), static_cast<int32_t>(copies.size()), nullptr));
+  });
+  std::vector<char> arrived(bytes);
+  STRATA_CUDA_OK(cudaMemcpy(arrived.data(), device, bytes, cudaMemcpyDeviceToHost));
+  if (std::memcmp(arrived.data(), host, bytes) != 0) {
+    return absl::InternalError("gathered bytes are not the source's");
+  }
+  return seconds;
+}
 
 }  // namespace
 
@@ -64,9 +92,12 @@ absl::StatusOr<nlohmann::json> RunCudaCopy(const CudaBenchOptions& options) {
   for (size_t i = 0; i < link_bytes; i += 4093) {
     if (host.data()[i] != 0x5a) return absl::InternalError("copied bytes are not the source's");
   }
+  STRATA_ASSIGN_OR_RETURN(const double gather,
+                          GatherSeconds(options, host.data(), to.data(), link_bytes));
   return nlohmann::json{{"device_copy_bytes_per_s", 2 * bytes / device},
                         {"host_to_device_bytes_per_s", link_bytes / up},
-                        {"device_to_host_bytes_per_s", link_bytes / down}};
+                        {"device_to_host_bytes_per_s", link_bytes / down},
+                        {"gather_bytes_per_s", link_bytes / gather}};
 }
 
 }  // namespace strata::bench

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/host_attention.h"
+#include "kernels/cuda/page_stage.h"
 #include "kernels/cuda/upload_ring.h"
 #include "kernels/cuda/warm_measure.h"
 
@@ -26,12 +27,14 @@ constexpr size_t kListBytes = size_t{256} << 10;
 
 class CudaAttention final : public AttentionBackend {
  public:
-  CudaAttention(std::shared_ptr<CudaDevice> device, WarmAttention warm,
+  CudaAttention(std::shared_ptr<CudaDevice> device, WarmAttention warm, size_t gather_bytes,
                 std::unique_ptr<AttentionBackend> host)
       : device_(std::move(device)),
         warm_(warm),
+        gather_bytes_(gather_bytes),
         host_(std::move(host)),
         host_attention_(device_, host_.get()),
+        stage_(device_),
         uploads_(device_) {}
   ~CudaAttention() override { device_->Synchronize().IgnoreError(); }  // its buffers may be in use
 
@@ -58,8 +61,10 @@ class CudaAttention final : public AttentionBackend {
 
   const std::shared_ptr<CudaDevice> device_;
   const WarmAttention warm_;
+  const size_t gather_bytes_;
   const std::unique_ptr<AttentionBackend> host_;
   HostAttention host_attention_;
+  PageStage stage_;
   std::optional<WarmAttentionFacts> facts_;
   UploadRing uploads_;
   int32_t prepared_ = 0;  // head dim
@@ -80,7 +85,9 @@ absl::Status CudaAttention::SettleWarm(const AttentionShape& shape) {
   } else {
     facts_->on_host = warm_ == WarmAttention::kHost;
   }
-  return absl::OkStatus();
+  if (facts_->on_host) return absl::OkStatus();
+  facts_->gather_bytes = gather_bytes_;
+  return stage_.Reserve(gather_bytes_);
 }
 
 absl::Status CudaAttention::ReserveStates(const AttentionShape& shape, int32_t rows) {
@@ -107,9 +114,12 @@ absl::Status CudaAttention::Run(const AttentionShape& shape, int32_t rows, const
   if (shared) {
     STRATA_RETURN_IF_ERROR(host_attention_.Begin(shape, rows, q));
     sequences = host_attention_.on_device();
+  } else {
+    STRATA_ASSIGN_OR_RETURN(sequences, stage_.Stage(sequences));
   }
   AttentionMerge merge{};
   STRATA_RETURN_IF_ERROR(LaunchWork(shape, rows, q, sequences, &merge));
+  STRATA_RETURN_IF_ERROR(stage_.Passed());
   // The CPU's share, while the device works on what was just enqueued.
   if (shared) STRATA_RETURN_IF_ERROR(host_attention_.Finish(&merge.other));
   merge.out = out;
@@ -189,9 +199,9 @@ void CudaAttention::Attend(const AttentionShape& shape, const float* q,
 }  // namespace
 
 std::unique_ptr<AttentionBackend> MakeCudaAttention(std::shared_ptr<CudaDevice> device,
-                                                    WarmAttention warm,
+                                                    WarmAttention warm, size_t gather_bytes,
                                                     std::unique_ptr<AttentionBackend> host) {
-  return std::make_unique<CudaAttention>(std::move(device), warm, std::move(host));
+  return std::make_unique<CudaAttention>(std::move(device), warm, gather_bytes, std::move(host));
 }
 
 }  // namespace strata::cuda

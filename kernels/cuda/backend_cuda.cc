@@ -22,8 +22,8 @@ absl::StatusOr<Backend> CreateCudaBackend(const CudaBackendOptions& options) {
   backend.pool = std::move(cpu.pool);
   backend.linear = cuda::MakeCudaLinear(device);
   STRATA_ASSIGN_OR_RETURN(backend.codec, cuda::MakeCudaPageCodec(device));
-  backend.attention =
-      cuda::MakeCudaAttention(device, options.warm_attention, std::move(cpu.attention));
+  backend.attention = cuda::MakeCudaAttention(device, options.warm_attention, options.gather_bytes,
+                                              std::move(cpu.attention));
   return backend;
 }
 

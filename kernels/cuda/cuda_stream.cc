@@ -36,6 +36,11 @@ absl::Status Event::Record(const Stream& stream) const {
   return absl::OkStatus();
 }
 
+absl::Status Event::Delay(const Stream& stream) const {
+  STRATA_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(stream.get(), event_, 0));
+  return absl::OkStatus();
+}
+
 absl::Status Event::Synchronize() const {
   STRATA_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(event_));
   return absl::OkStatus();

@@ -50,6 +50,9 @@ class Event {
 
   cudaEvent_t get() const { return event_; }
   absl::Status Record(const Stream& stream) const;
+  // What is enqueued on `stream` from now on starts behind the latest Record; at once where there
+  // was none.
+  absl::Status Delay(const Stream& stream) const;
   // Waits until the stream has passed the latest Record; at once where there was none.
   absl::Status Synchronize() const;
 

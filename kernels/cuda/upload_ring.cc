@@ -21,7 +21,7 @@ absl::Status UploadRing::Reserve(size_t bytes) {
   const size_t half = std::max(Aligned(bytes), kHalfBytesMin);
   if (half <= half_bytes_) return absl::OkStatus();
   // Kernels may still read the old memory, and copies the old pinned memory.
-  STRATA_RETURN_IF_ERROR(device_->stream().Synchronize());
+  STRATA_RETURN_IF_ERROR(stream_->Synchronize());
   STRATA_ASSIGN_OR_RETURN(Buffer pinned, CudaDevice::AllocatePinned(device_, 2 * half));
   STRATA_ASSIGN_OR_RETURN(Buffer memory, CudaDevice::AllocateDevice(device_, 2 * half));
   for (Event& event : passed_) {
@@ -36,7 +36,7 @@ absl::Status UploadRing::Reserve(size_t bytes) {
 }
 
 absl::Status UploadRing::TurnOver() {
-  STRATA_RETURN_IF_ERROR(passed_[half_].Record(device_->stream()));
+  STRATA_RETURN_IF_ERROR(passed_[half_].Record(*stream_));
   half_ = 1 - half_;
   used_ = 0;
   return passed_[half_].Synchronize();
@@ -60,7 +60,7 @@ absl::Status UploadRing::Put(absl::Span<const Part> parts, absl::Span<const void
   used_ += bytes;
   if (bytes == 0) return absl::OkStatus();
   STRATA_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(memory_.data() + first, pinned_.data() + first, bytes,
-                                              cudaMemcpyHostToDevice, device_->stream().get()));
+                                              cudaMemcpyHostToDevice, stream_->get()));
   return absl::OkStatus();
 }
 

@@ -11,13 +11,18 @@
 
 namespace strata::cuda {
 
-// Small host arrays (page lists, targets, positions) on their way to kernels of the compute stream:
-// copied to pinned memory, from there to device memory in stream order, one copy a Put. Two halves
-// take turns; a half is written again once the copies out of it are done, which by then they are.
-// Engine thread.
+// Small host arrays (page lists, targets, positions) on their way to kernels of one stream: copied
+// to pinned memory, from there to device memory in stream order, one copy a Put. Two halves take
+// turns; a half is written again once the copies out of it are done, which by then they are. Engine
+// thread.
 class UploadRing {
  public:
-  explicit UploadRing(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  // For kernels of the compute stream.
+  explicit UploadRing(std::shared_ptr<CudaDevice> device)
+      : device_(std::move(device)), stream_(&device_->stream()) {}
+  // For kernels of `stream`, which must exist when Reserve is called and outlive the ring's use.
+  UploadRing(std::shared_ptr<CudaDevice> device, const Stream* stream)
+      : device_(std::move(device)), stream_(stream) {}
 
   // Makes room for Puts of so many bytes together between two uses of a half. Waits for the device
   // where it must grow. At start-up; Put grows it too when it must.
@@ -44,6 +49,7 @@ class UploadRing {
   absl::Status TurnOver();
 
   const std::shared_ptr<CudaDevice> device_;
+  const Stream* const stream_;
   Buffer pinned_;
   Buffer memory_;
   size_t half_bytes_ = 0;

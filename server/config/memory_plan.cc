@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
+#include "kernels/backend.h"
 #include "server/config/option_table.h"
 #include "tiering/tiered_cache.h"
 
@@ -33,7 +34,7 @@ uint64_t MemoryPlan::MemoryBytes() const {
 }
 
 uint64_t MemoryPlan::DeviceBytes() const {
-  return on_gpu ? weight_bytes + tiers.hot_bytes + step_bytes : 0;
+  return on_gpu ? weight_bytes + tiers.hot_bytes + step_bytes + gather_bytes : 0;
 }
 
 uint64_t MemoryPlan::MemoryLimit() const {
@@ -51,6 +52,9 @@ absl::StatusOr<MemoryPlan> MakeMemoryPlan(const ServerOptions& options, const Mo
   plan.on_gpu = absl::StartsWith(FindOption("device")->get(options), "cuda");
   plan.weight_bytes = model.weight_bytes;
   plan.step_bytes = model.StepBytes(options.limits.max_batch_tokens, options.limits.max_sequences);
+  if (plan.on_gpu && options.device.warm_attention != "host") {
+    plan.gather_bytes = options.device.gather_bytes.value_or(kGatherBytesDefault);
+  }
   plan.message_bytes = MessageMemory(options);
   plan.process_bytes = kProcess + kPerToken * static_cast<uint64_t>(model.config.vocab_size);
   // The server derives budgets once its weights are loaded.

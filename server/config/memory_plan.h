@@ -21,6 +21,7 @@ struct MemoryPlan {
   bool on_gpu = false;         // weights, hot tier and step lie in a GPU's memory
   uint64_t weight_bytes = 0;   // as packed for a CPU; a GPU's layout is about as large
   uint64_t step_bytes = 0;     // activations and logits of the largest step
+  uint64_t gather_bytes = 0;   // of a GPU, for pages of the host's memory
   uint64_t message_bytes = 0;  // gRPC messages being read or written
   uint64_t process_bytes = 0;  // program, tokenizer, threads, connections: measured, rounded up
 

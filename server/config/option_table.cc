@@ -248,11 +248,15 @@ void AddDevice(Builder* table) {
   table->OneOf(
       {"warm-attention", "NAME",
        "With a GPU, what attends to warm and cold pages, which lie in the host's memory: device "
-       "(the "
-       "GPU reads them over the link), host (the CPU where they lie) or auto: the faster one, "
-       "measured at start-up."},
+       "(the GPU, over the link), host (the CPU where they lie) or auto: the faster one, measured "
+       "at start-up."},
       {"auto", "device", "host"},
       [](ServerOptions & o) -> auto& { return o.device.warm_attention; });
+  table->AutoSize(
+      {"gather-bytes", "SIZE",
+       "GPU memory in which such pages are gathered a layer ahead of the GPU's attention to them; "
+       "what does not fit is read in place, again for every few queries. 0: all is. auto: 128MiB."},
+      [](ServerOptions & o) -> auto& { return o.device.gather_bytes; });
 }
 
 void AddTiers(Builder* table) {

@@ -104,6 +104,17 @@ absl::Status ServerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("warm-attention: '", device.warm_attention,
                                                    "' needs a GPU, but device is cpu"));
   }
+  if (device.gather_bytes.has_value()) {
+    if (device.device.kind == DeviceChoice::Kind::kCpu) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gather-bytes: ", *device.gather_bytes, " needs a GPU, but device is cpu"));
+    }
+    if (device.warm_attention == "host") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gather-bytes: ", *device.gather_bytes,
+                       " is for a GPU that attends to host pages, but warm-attention is host"));
+    }
+  }
   STRATA_RETURN_IF_ERROR(CheckWindows(cache));
   STRATA_RETURN_IF_ERROR(CheckCold(cache));
   // A step holds a piece of one prompt and a token of every other sequence.

@@ -48,9 +48,10 @@ std::string FormatDevice(const DeviceChoice& device);
 
 struct DeviceSection {
   DeviceChoice device;
-  int32_t threads = 0;                  // of the CPU; 0: one a usable CPU
-  std::string isa = "auto";             // auto, scalar, avx2 or avx512
-  std::string warm_attention = "auto";  // of a GPU: auto, device or host
+  int32_t threads = 0;                   // of the CPU; 0: one a usable CPU
+  std::string isa = "auto";              // auto, scalar, avx2 or avx512
+  std::string warm_attention = "auto";   // of a GPU: auto, device or host
+  std::optional<uint64_t> gather_bytes;  // of a GPU that attends to host pages; absent: the default
 };
 
 // Layers [first, last] of the cold tier, stored alike.

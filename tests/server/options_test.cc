@@ -77,6 +77,9 @@ TEST(OptionsTest, WrongValuesAreErrorsThatNameTheirSource) {
   EXPECT_THAT(ErrorOf({"--device=gpu"}), HasSubstr("auto, cpu, cuda or cuda:N"));
   EXPECT_THAT(ErrorOf({"--device=cuda:-1"}), HasSubstr("0 to 63"));
   EXPECT_THAT(ErrorOf({"--device=cpu", "--warm-attention=host"}), HasSubstr("'host' needs a GPU"));
+  EXPECT_THAT(ErrorOf({"--device=cpu", "--gather-bytes=1MiB"}), HasSubstr("needs a GPU"));
+  EXPECT_THAT(ErrorOf({"--warm-attention=host", "--gather-bytes=1MiB"}),
+              HasSubstr("warm-attention is host"));
   EXPECT_THAT(ErrorOf({"--queue-max=1", "--queue-max=2"}), HasSubstr("queue-max"));
 }
 

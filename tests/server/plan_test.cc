@@ -108,6 +108,21 @@ TEST(MemoryPlanTest, TheParts) {
   EXPECT_GE(plan->MemoryLimit(), plan->MemoryBytes() + plan->MemoryBytes() / 8);
   EXPECT_EQ(plan->MemoryLimit() % (uint64_t{64} << 20), 0u);
 
+  // On a GPU: what computes lies there, with room to gather the host's pages where it reads them.
+  options.device.device.kind = DeviceChoice::Kind::kCuda;
+  const auto gpu = MakeMemoryPlan(options, model, {});
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const uint64_t computing = gpu->weight_bytes + (uint64_t{64} << 20) + gpu->step_bytes;
+  EXPECT_EQ(gpu->DeviceBytes(), computing + (uint64_t{128} << 20));
+  EXPECT_EQ(gpu->MemoryBytes(), (uint64_t{32} << 20) + gpu->message_bytes + gpu->process_bytes +
+                                    gpu->tiers.staging_bytes);
+  options.device.gather_bytes = 4096;
+  EXPECT_EQ(MakeMemoryPlan(options, model, {})->DeviceBytes(), computing + 4096);
+  options.device.gather_bytes.reset();
+  options.device.warm_attention = "host";
+  EXPECT_EQ(MakeMemoryPlan(options, model, {})->DeviceBytes(), computing);
+  options.device = {};
+
   // Without budgets: a quarter of what the weights leave, at most what all sequences can use.
   options.cache.hot_bytes.reset();
   MachineFacts machine;

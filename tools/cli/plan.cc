@@ -149,7 +149,7 @@ std::string PlanReport(const MemoryPlan& plan, const ServerOptions& options) {
   if (plan.on_gpu) {
     absl::StrAppend(&report, "memory of the GPU\n");
     AppendParts(computing, &report);
-    AppendParts({{"together", plan.DeviceBytes()}}, &report);
+    AppendParts({{"gathering", plan.gather_bytes}, {"together", plan.DeviceBytes()}}, &report);
   }
   absl::StrAppendFormat(&report,
                         "\nKubernetes\n  resources:\n    requests: {memory: %dMi}\n"
@@ -181,7 +181,8 @@ std::string PlanJson(const MemoryPlan& plan) {
   json["memory"] = {{"weight_bytes", plan.weight_bytes},   {"staging_bytes", tiers.staging_bytes},
                     {"step_bytes", plan.step_bytes},       {"message_bytes", plan.message_bytes},
                     {"process_bytes", plan.process_bytes}, {"total_bytes", plan.MemoryBytes()},
-                    {"device_bytes", plan.DeviceBytes()},  {"limit_bytes", plan.MemoryLimit()}};
+                    {"gather_bytes", plan.gather_bytes},   {"device_bytes", plan.DeviceBytes()},
+                    {"limit_bytes", plan.MemoryLimit()}};
   return json.dump() + "\n";
 }
 

@@ -75,12 +75,21 @@ class PlacedSequence {
   std::vector<Buffer> buffers_;
 };
 
-class CudaAttentionTest : public ::testing::TestWithParam<WarmAttention> {
+// Who attends to pinned pages, and how much memory there is to gather them.
+struct Variant {
+  const char* name;
+  WarmAttention warm;
+  size_t gather_bytes;
+};
+
+class CudaAttentionTest : public ::testing::TestWithParam<Variant> {
  protected:
   CudaAttentionTest() {
     STRATA_CHECK(executor::SetStreams("lazy:5"));
-    auto backend = CreateCudaBackend(
-        {.device = 0, .warm_attention = GetParam(), .cpu = {.threads = 1, .force_isa = ""}});
+    auto backend = CreateCudaBackend({.device = 0,
+                                      .warm_attention = GetParam().warm,
+                                      .gather_bytes = GetParam().gather_bytes,
+                                      .cpu = {.threads = 1, .force_isa = ""}});
     STRATA_CHECK(backend.ok());
     backend_ = *std::move(backend);
     STRATA_CHECK(backend_.attention->Reserve(kShape, 8).ok());
@@ -96,10 +105,12 @@ class CudaAttentionTest : public ::testing::TestWithParam<WarmAttention> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, CudaAttentionTest,
-                         testing::Values(WarmAttention::kDevice, WarmAttention::kHost),
-                         [](const auto& param) {
-                           return param.param == WarmAttention::kHost ? "Host" : "Device";
-                         });
+                         testing::Values(Variant{"InPlace", WarmAttention::kDevice, 0},
+                                         Variant{"Gathered", WarmAttention::kDevice, 1 << 20},
+                                         // Room for a page or two of I4.
+                                         Variant{"GatheredInPart", WarmAttention::kDevice, 40000},
+                                         Variant{"Host", WarmAttention::kHost, 1 << 20}),
+                         [](const auto& param) { return param.param.name; });
 
 void CudaAttentionTest::ExpectAll(const std::vector<const PlacedSequence*>& placed,
                                   const std::vector<int32_t>& rows) {
@@ -148,13 +159,15 @@ TEST_P(CudaAttentionTest, APrefillPieceBesideADecode) {
 TEST_P(CudaAttentionTest, SaysWhoAttends) {
   const auto facts = backend_.attention->warm_attention();
   ASSERT_TRUE(facts.has_value());
-  EXPECT_EQ(facts->on_host, GetParam() == WarmAttention::kHost);
+  EXPECT_EQ(facts->on_host, GetParam().warm == WarmAttention::kHost);
+  EXPECT_EQ(facts->gather_bytes, facts->on_host ? 0 : GetParam().gather_bytes);
   EXPECT_EQ(facts->host_tokens_per_s, 0);
 }
 
 TEST(CudaWarmAttentionTest, AutoMeasuresBothAndTakesTheFaster) {
   const auto backend = CreateCudaBackend({.device = 0,
                                           .warm_attention = WarmAttention::kAuto,
+                                          .gather_bytes = 4096,
                                           .cpu = {.threads = 1, .force_isa = ""}});
   ASSERT_TRUE(backend.ok()) << backend.status();
   EXPECT_FALSE(backend->attention->warm_attention().has_value());

@@ -24,8 +24,10 @@ using ::testing::HasSubstr;
 using ::testing::Pointwise;
 
 Backend MakeCuda(WarmAttention warm = WarmAttention::kDevice) {
-  auto backend = CreateCudaBackend(
-      {.device = 0, .warm_attention = warm, .cpu = {.threads = 1, .force_isa = ""}});
+  auto backend = CreateCudaBackend({.device = 0,
+                                    .warm_attention = warm,
+                                    .gather_bytes = 0,
+                                    .cpu = {.threads = 1, .force_isa = ""}});
   STRATA_CHECK(backend.ok());
   return *std::move(backend);
 }

@@ -43,9 +43,12 @@ class DeviceEngineTest : public ::testing::Test {
     return std::make_unique<Rig>(*std::move(backend), folder_.Path("tiny.gguf"), folder_.Path(""),
                                  kNarrow);
   }
-  std::unique_ptr<Rig> MakeCuda(WarmAttention warm = WarmAttention::kDevice) {
-    auto backend = CreateCudaBackend(
-        {.device = 0, .warm_attention = warm, .cpu = {.threads = 1, .force_isa = ""}});
+  std::unique_ptr<Rig> MakeCuda(WarmAttention warm = WarmAttention::kDevice,
+                                size_t gather_bytes = 64 << 10) {
+    auto backend = CreateCudaBackend({.device = 0,
+                                      .warm_attention = warm,
+                                      .gather_bytes = gather_bytes,
+                                      .cpu = {.threads = 1, .force_isa = ""}});
     EXPECT_TRUE(backend.ok()) << backend.status();
     return std::make_unique<Rig>(*std::move(backend), folder_.Path("tiny.gguf"), folder_.Path(""),
                                  kNarrow);
@@ -135,6 +138,22 @@ TEST_F(DeviceEngineTest, WarmPagesAttendedByTheCpuGiveTheSameTokens) {
     cuda->AwaitBaseline();
   }
   ExpectNothingAlive();
+}
+
+// The same bits from pages gathered ahead, in part, and in place.
+TEST_F(DeviceEngineTest, GatheringPagesChangesNoBit) {
+  const Request request = Rig::Make(262, 8, 1);
+  std::vector<Rig::Result> results;
+  for (const size_t gather_bytes : {size_t{0}, size_t{8} << 10, size_t{1} << 20}) {
+    ASSERT_TRUE(executor::SetStreams("lazy:4"));
+    const auto cuda = MakeCuda(WarmAttention::kDevice, gather_bytes);
+    results.push_back(cuda->Run(request));
+    ASSERT_TRUE(results.back().error.ok()) << results.back().error;
+    EXPECT_EQ(results.back().tokens, results.front().tokens) << gather_bytes;
+    EXPECT_EQ(results.back().logprobs, results.front().logprobs) << gather_bytes;
+    EXPECT_GT(results.back().usage.tokens[1], 0);
+    EXPECT_GT(results.back().usage.tokens[2], 0);
+  }
 }
 
 TEST_F(DeviceEngineTest, OverHotPagesAloneLogitsAreAsCloseAsActivations) {

@@ -15,9 +15,8 @@ namespace {
 using testing::kAllWeightTypes;
 
 std::vector<char> ReadGolden(WeightType type) {
-  const std::string file = __FILE__;
-  const std::string folder = file.substr(0, file.rfind('/') + 1);
-  std::ifstream in(folder + "golden/" + InfoOf(type).name + ".bin", std::ios::binary);
+  std::ifstream in(std::string("tests/kernels/golden/") + InfoOf(type).name + ".bin",
+                   std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 

@@ -1,12 +1,9 @@
 #include "base/memory_limits.h"
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata {
 namespace {
@@ -15,25 +12,21 @@ namespace {
 class MemoryLimitsTest : public ::testing::Test {
  protected:
   MemoryLimitsTest() {
-    root_ = absl::StrCat(::testing::TempDir(), "strata_limits_", getpid());
-    std::filesystem::remove_all(root_);
     Write("proc/meminfo", "MemTotal:  999 kB\nMemFree: 5 kB\nMemAvailable:    8000 kB\n");
     Write("proc/self/cgroup", "");
   }
-  ~MemoryLimitsTest() override { std::filesystem::remove_all(root_); }
 
-  void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path full = root_ + "/" + path;
-    std::filesystem::create_directories(full.parent_path());
-    std::ofstream(full) << text;
+  void Write(const std::string& path, const std::string& text) { folder_.Put(path, text); }
+  absl::StatusOr<AvailableBytes> Read() const {
+    return AvailableMemory({folder_.Path("proc"), folder_.Path("cgroup")});
   }
-  AvailableBytes Available() {
-    const auto available = AvailableMemory({root_ + "/proc", root_ + "/cgroup"});
+  AvailableBytes Available() const {
+    const auto available = Read();
     EXPECT_TRUE(available.ok()) << available.status();
     return available.value_or(AvailableBytes{});
   }
 
-  std::string root_;
+  const TestFolder folder_;
 };
 
 TEST_F(MemoryLimitsTest, MemAvailableWithoutCgroups) {
@@ -68,8 +61,8 @@ TEST_F(MemoryLimitsTest, VersionOne) {
 }
 
 TEST_F(MemoryLimitsTest, NoMeminfoIsAnError) {
-  std::filesystem::remove(root_ + "/proc/meminfo");
-  EXPECT_FALSE(AvailableMemory({root_ + "/proc", root_ + "/cgroup"}).ok());
+  std::filesystem::remove(folder_.Path("proc/meminfo"));
+  EXPECT_FALSE(Read().ok());
 }
 
 TEST(MemoryLimitsHereTest, ThisMachineHasMemoryAndDisk) {

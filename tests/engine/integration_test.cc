@@ -18,6 +18,8 @@
 #include "kernels/backend.h"
 #include "server/engine/engine.h"
 #include "tests/engine/recording_sink.h"
+#include "tests/engine/test_tiers.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 #include "tiering/cold_format.h"
 #include "tiering/tier_plan.h"
@@ -33,17 +35,8 @@ constexpr int kAttempts = 100;
 
 class IntegrationTest : public ::testing::Test {
  protected:
-  IntegrationTest() : directory_(absl::StrCat(::testing::TempDir(), "/strata-engine-", getpid())) {
-    std::filesystem::create_directories(directory_);
-  }
-  ~IntegrationTest() override {
-    engine_.reset();
-    model_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-
   void LoadTiny() {
-    const std::string path = directory_ + "/tiny.gguf";
+    const std::string path = folder_.Path("tiny.gguf");
     TinyModelOptions tiny;
     tiny.layers = 4;
     WriteTinyModel(tiny, path);
@@ -61,24 +54,8 @@ class IntegrationTest : public ::testing::Test {
     model_ = *std::move(model);
   }
 
-  // Pieces of one block, and room for all sequences, of 1024 tokens each, under any policy.
   TierOptions Tiers(TensorKinds warm, TensorKinds cold) const {
-    TierOptions tiers;
-    tiers.geometry = model_->config().Geometry();
-    tiers.formats = TierFormats::Uniform(tiers.geometry.layers, warm, cold, 0);
-    tiers.model_fingerprint = model_->fingerprint();
-    tiers.basis_hash = model_->basis().Hash();
-    tiers.piece_tokens = 64;
-    tiers.max_sequences = sequences_;
-    tiers.max_context = 1024;
-    const auto block_bytes = TieredCache::BlockBytes(tiers);
-    const size_t blocks = size_t{16} * sequences_;
-    tiers.hot_bytes = blocks * block_bytes[0] + (4 << 20);
-    tiers.warm_bytes = blocks * block_bytes[1] + (4 << 20);
-    tiers.cold_bytes = blocks * (block_bytes[2] + 4096) + (4 << 20);
-    tiers.staging_bytes = 4 * tiers.cold_bytes;
-    tiers.cold_path = directory_ + "/cold";
-    return tiers;
+    return RoomyTiers(*model_, warm, cold, sequences_, 1024, folder_.Path("cold"));
   }
   TierOptions Ladder() const {
     return Tiers({KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
@@ -132,7 +109,7 @@ class IntegrationTest : public ::testing::Test {
     EXPECT_EQ(engine_->Snapshot()->cache.sequences, 0u);
   }
 
-  const std::string directory_;
+  const TestFolder folder_;  // outlives the cold file in it
   int32_t sequences_ = 8;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include "model/calibration.h"
 #include "model/model.h"
 #include "tests/model/model_harness.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 
 namespace strata {
@@ -25,25 +24,22 @@ namespace fs = std::filesystem;
 
 class BasisTest : public ::testing::Test {
  protected:
-  BasisTest() { fs::create_directories(directory_); }
-  ~BasisTest() override { fs::remove_all(directory_); }
-
   static std::string Read(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
   static void Write(const std::string& path, const std::string& bytes) {
-    GgufBuilder::WriteFile(path, bytes);
+    std::ofstream(path, std::ios::binary) << bytes;
   }
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory_)) {
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
       names.push_back(entry.path().filename().string());
     }
     return names;
   }
 
-  const std::string directory_ = ::testing::TempDir() + "/basis_test." + std::to_string(getpid());
+  const TestFolder folder_;
 };
 
 // d = (E q^2 / Var k)^(1/4), up to a factor a head: worked out by hand for channels that differ in
@@ -105,7 +101,7 @@ TEST_F(BasisTest, FilesReturnWhatWasWrittenOrNothing) {
   const KvGeometry geometry = {2, 1, 16};
   KvBasis basis{geometry, true, true, std::vector<float>(32)};
   for (int i = 0; i < 32; ++i) basis.k_scale[i] = 0.5f + static_cast<float>(i);
-  const std::string path = directory_ + "/deep/er/m.kvbasis";
+  const std::string path = folder_.Path("deep/er/m.kvbasis");
   ASSERT_TRUE(WriteBasisFile(path, 42, basis).ok());
   const auto read = ReadBasisFile(path, 42, geometry);
   ASSERT_TRUE(read.ok()) << read.status();
@@ -141,7 +137,7 @@ TEST_F(BasisTest, FilesReturnWhatWasWrittenOrNothing) {
 }
 
 TEST_F(BasisTest, IsMeasuredOnceAndFoundAgain) {
-  const std::string path = directory_ + "/tiny.gguf";
+  const std::string path = folder_.Path("tiny.gguf");
   WriteTinyModel({}, path);
   Backend backend = CreateReferenceBackend();
   ModelOptions options;
@@ -170,13 +166,13 @@ TEST_F(BasisTest, IsMeasuredOnceAndFoundAgain) {
   EXPECT_THAT((*repaired)->load_notes(), Contains(HasSubstr("warning: basis file")));
   EXPECT_TRUE(ReadBasisFile(path + ".kvbasis", (*measured)->fingerprint(), basis.geometry).ok());
 
-  options.basis_cache_dir = directory_ + "/cache";
+  options.basis_cache_dir = folder_.Path("cache");
   ASSERT_TRUE(Model::Load(options, &backend).ok());
-  ASSERT_EQ(std::distance(fs::directory_iterator(directory_ + "/cache"), {}), 1);
+  ASSERT_EQ(std::distance(fs::directory_iterator(folder_.Path("cache")), {}), 1);
 }
 
 TEST_F(BasisTest, CannotBeKeptNorMeasuredIsNotFatal) {
-  const std::string path = directory_ + "/tiny.gguf";
+  const std::string path = folder_.Path("tiny.gguf");
   WriteTinyModel({}, path);
   Backend backend = CreateReferenceBackend();
   ModelOptions options;
@@ -210,7 +206,7 @@ TEST_F(BasisTest, CandidatesAreOrdered) {
 // The scales leave no trace in logits, so what is stored is looked at: H keeps a vector's length,
 // so each K in the cache is as long as d k. F16 rounds each of 32 channels by 2^-11 at most.
 TEST_F(BasisTest, EachLayerStoresKByItsOwnScales) {
-  const std::string path = directory_ + "/tiny.gguf";
+  const std::string path = folder_.Path("tiny.gguf");
   WriteTinyModel({}, path);
   Backend backend = CreateReferenceBackend();
   ModelOptions options;
@@ -255,7 +251,7 @@ TEST_F(BasisTest, EachLayerStoresKByItsOwnScales) {
 TEST_F(BasisTest, DoesNotChangeLogits) {
   TinyModelOptions tiny;
   tiny.type = WeightType::kF32;
-  const std::string path = directory_ + "/tiny.gguf";
+  const std::string path = folder_.Path("tiny.gguf");
   WriteTinyModel(tiny, path);
   std::vector<int32_t> tokens;
   for (int i = 0; i < 100; ++i) tokens.push_back(i * 7 % 250);

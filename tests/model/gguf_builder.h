@@ -81,11 +81,8 @@ class GgufBuilder {
     file.resize((file.size() + kAlignment - 1) / kAlignment * kAlignment);
     return file + data_;
   }
-  void WriteTo(const std::string& path) const { WriteFile(path, Build()); }
+  void WriteTo(const std::string& path) const { std::ofstream(path, std::ios::binary) << Build(); }
 
-  static void WriteFile(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), bytes.size());
-  }
   template <typename T>
   static std::string Bytes(T value) {
     std::string bytes(sizeof(T), '\0');

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/gguf_file.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 
 namespace strata {
@@ -19,10 +20,7 @@ class ModelConfigTest : public ::testing::Test {
   // The tiny model, after what `changes` already holds.
   absl::StatusOr<ModelConfig> Read(GgufBuilder changes = {}, const TinyModelOptions& options = {}) {
     AddTinyModel(options, &changes);
-    const std::string path = ::testing::TempDir() + "/model_config_test.gguf";
-    changes.WriteTo(path);
-    auto file = GgufFile::Open(path);
-    std::remove(path.c_str());
+    auto file = GgufFile::Open(folder_.Put("changed.gguf", changes.Build()));
     if (!file.ok()) return file.status();
     return ReadModelConfig(**file);
   }
@@ -37,6 +35,8 @@ class ModelConfigTest : public ::testing::Test {
     builder.U32(key, value).Skip(key);
     return builder;
   }
+
+  const TestFolder folder_;
 };
 
 TEST_F(ModelConfigTest, ReadsEachArchitecture) {

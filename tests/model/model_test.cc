@@ -14,6 +14,7 @@
 #include "model/gguf_file.h"
 #include "tests/model/model_harness.h"
 #include "tests/model/model_plain_forward.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 
 namespace strata {
@@ -37,12 +38,11 @@ class TemporaryModel {
     AddTinyModel(options, &builder);
     builder.WriteTo(path_);
   }
-  ~TemporaryModel() { std::remove(path_.c_str()); }
   const std::string& path() const { return path_; }
 
  private:
-  const std::string path_ =
-      ::testing::TempDir() + "/" + std::to_string(reinterpret_cast<uintptr_t>(this)) + ".gguf";
+  const TestFolder folder_;
+  const std::string path_ = folder_.Path("tiny.gguf");
 };
 
 struct Loaded {
@@ -317,7 +317,7 @@ TEST(ModelTest, DamagedFilesLoadOrFail) {
   AddTinyModel(options, &builder);
   const std::string good = builder.Build();
   const size_t table_end = good.find("output.weight") + 100;
-  const std::string path = ::testing::TempDir() + "/model_test_damaged.gguf";
+  const TestFolder folder;
   std::mt19937 random(20240608);
   int loaded_models = 0;
   constexpr int kRounds = 400;
@@ -326,14 +326,12 @@ TEST(ModelTest, DamagedFilesLoadOrFail) {
     for (uint32_t i = 0; i <= random() % 3; ++i) {
       bytes[random() % table_end] ^= static_cast<char>(1 << random() % 8);
     }
-    GgufBuilder::WriteFile(path, bytes);
-    auto loaded = Load(path, CreateReferenceBackend());
+    auto loaded = Load(folder.Put("damaged.gguf", bytes), CreateReferenceBackend());
     if (!loaded.ok()) continue;
     ++loaded_models;
     ModelHarness harness(loaded->model.get(), 1, 64);
     EXPECT_EQ(harness.Step(0, {5, 6, 7}).size(), 3u);
   }
-  std::remove(path.c_str());
   EXPECT_GT(loaded_models, kRounds / 20);
   EXPECT_LT(loaded_models, kRounds * 19 / 20);
 }

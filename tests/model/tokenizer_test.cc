@@ -19,6 +19,7 @@
 #include "model/gguf_file.h"
 #include "model/unicode.h"
 #include "tests/model/gguf_builder.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata {
 namespace {
@@ -59,10 +60,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const Metadata& metadata) {
   if (metadata.model == "gpt2") builder.Strings("tokenizer.ggml.merges", metadata.merges);
   for (const auto& [key, id] : metadata.ids) builder.U32("tokenizer.ggml." + key, id);
   for (const auto& [key, flag] : metadata.flags) builder.Bool("tokenizer.ggml." + key, flag);
-  const std::string path = absl::StrCat(testing::TempDir(), "/tokenizer_test_",
-                                        testing::UnitTest::GetInstance()->random_seed(), ".gguf");
-  builder.WriteTo(path);
-  absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(path);
+  const TestFolder folder;
+  const auto file = GgufFile::Open(folder.Put("tokenizer.gguf", builder.Build()));
   EXPECT_TRUE(file.ok()) << file.status();
   return Tokenizer::Create(**file);
 }

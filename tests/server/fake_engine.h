@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "server/engine/engine.h"
 #include "server/rpc/serving_state.h"
+#include "tests/testing/patience.h"
 
 namespace strata {
 
@@ -61,7 +62,7 @@ class FakeEngine final : public Engine {
       mutex_.AssertHeld();
       return submissions_.size() > number;
     };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30))) return {};
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), absl::FromChrono(kPatience))) return {};
     return submissions_[number];
   }
   bool AwaitCancel(uint64_t ticket) {
@@ -70,7 +71,7 @@ class FakeEngine final : public Engine {
       mutex_.AssertHeld();
       return std::find(cancelled_.begin(), cancelled_.end(), ticket) != cancelled_.end();
     };
-    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::FromChrono(kPatience));
   }
   size_t submitted() const {
     absl::MutexLock lock(&mutex_);

@@ -12,6 +12,7 @@
 #include "server/metrics/http_server.h"
 #include "server/rpc/call_metrics.h"
 #include "tests/server/fake_engine.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata {
 namespace {
@@ -300,8 +301,8 @@ TEST_F(HttpTest, PromtoolHasNothingToSay) {
   const auto response = Get("/metrics");
   ASSERT_EQ(response->status, 200);
   EXPECT_THAT(response->body, HasSubstr("grpc_server_started_total"));
-  const std::string path = testing::TempDir() + "/metrics.txt";
-  std::ofstream(path) << response->body;
+  const TestFolder folder;
+  const std::string path = folder.Put("metrics.txt", response->body);
   const std::string complaints = path + ".out";
   const std::string command = "promtool check metrics < " + path + " > " + complaints + " 2>&1";
   const int status = std::system(command.c_str());

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -20,12 +19,11 @@
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "strata/v1/inference.pb.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 
 namespace strata {
-
-// Waiting ends with what is waited for; this is when a test gives up.
-constexpr std::chrono::seconds kPatience{60};
 
 template <typename Condition>
 bool WaitFor(const Condition& condition) {
@@ -88,19 +86,9 @@ class Process {
 
 class EndToEndTest : public testing::Test {
  protected:
-  EndToEndTest() {
-    folder_ =
-        absl::StrCat(testing::TempDir(), "/e2e_",
-                     testing::UnitTest::GetInstance()->current_test_info()->name(), "_", getpid());
-    std::filesystem::create_directories(folder_);
-    WriteTinyModel({}, Path("tiny.gguf"));
-  }
-  ~EndToEndTest() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  EndToEndTest() { WriteTinyModel({}, Path("tiny.gguf")); }
 
-  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  std::string Path(const std::string& name) const { return folder_.Path(name); }
 
   std::unique_ptr<Process> Launch(const std::vector<std::string>& options) {
     std::vector<std::string> command = {STRATA_SERVER_BINARY,
@@ -108,7 +96,7 @@ class EndToEndTest : public testing::Test {
                                         "--metrics-listen=127.0.0.1:0",
                                         "--threads=1",
                                         "--max-sequences=4",
-                                        "--basis-cache=" + folder_,
+                                        "--basis-cache=" + folder_.path(),
                                         "--address-file=" + Path("address")};
     command.insert(command.end(), options.begin(), options.end());
     return std::make_unique<Process>(command, Path("server"));
@@ -170,7 +158,7 @@ class EndToEndTest : public testing::Test {
             "--hot-bytes=32MiB",           "--warm-bytes=32MiB"};
   }
 
-  std::string folder_;
+  const TestFolder folder_;  // outlives the processes
   std::string address_;
   std::string http_;
   int clients_ = 0;

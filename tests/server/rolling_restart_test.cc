@@ -40,8 +40,8 @@ class RollingRestartTest : public EndToEndTest {
     replica->process = std::make_unique<Process>(
         std::vector<std::string>{STRATA_SERVER_BINARY, "--model=" + Path("tiny.gguf"),
                                  "--listen=" + replica->address, "--metrics-listen=127.0.0.1:0",
-                                 "--threads=1", "--max-sequences=8", "--basis-cache=" + folder_,
-                                 "--address-file=" + file},
+                                 "--threads=1", "--max-sequences=8",
+                                 "--basis-cache=" + folder_.path(), "--address-file=" + file},
         Path(replica->name));
     std::string http;
     const bool ready = WaitFor([&] {
@@ -150,8 +150,7 @@ TEST_F(RollingRestartTest, ClientAndServerMeetOverMutualTlsWithATokenAndProbesIn
   const rpc::TestIdentity server = rpc::MakeTestIdentity({.issuer = &ca});
   const rpc::TestIdentity client = rpc::MakeTestIdentity({.name = "client", .issuer = &ca});
   const auto put = [&](const std::string& name, const std::string& text) {
-    std::ofstream(Path(name)) << text;
-    return Path(name);
+    return folder_.Put(name, text);
   };
   put("token", "a-token-of-24-characters\n");
   Serve({"--tls-cert=" + put("crt", server.certificate), "--tls-key=" + put("key", server.key),

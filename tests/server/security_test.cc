@@ -1,7 +1,6 @@
 // What is decided at the door, without a network: files, tokens, paths.
 
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -10,6 +9,7 @@
 #include "server/rpc/call_authorizer.h"
 #include "server/rpc/tls_reloader.h"
 #include "tests/server/test_certificates.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata::rpc {
 namespace {
@@ -23,19 +23,9 @@ constexpr char kCache[] = "cache-token-0123456789";
 
 class SecurityTest : public testing::Test {
  protected:
-  SecurityTest()
-      : folder_(absl::StrCat(testing::TempDir(), "/security_",
-                             testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~SecurityTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
-  // As a mounted secret changes: the name gets another file.
+  std::string Path(const std::string& name) const { return folder_.Path(name); }
   std::string Put(const std::string& name, const std::string& text) const {
-    std::ofstream(Path(name + ".part")) << text;
-    std::filesystem::rename(Path(name + ".part"), Path(name));
-    return Path(name);
+    return folder_.Put(name, text);
   }
   std::unique_ptr<BearerTokens> Tokens(const std::string& name, const std::string& text) {
     auto tokens = BearerTokens::Load(Put(name, text), [this](const absl::Status& status) {
@@ -56,7 +46,7 @@ class SecurityTest : public testing::Test {
     return std::string(material.status().message());
   }
 
-  const std::string folder_;
+  const TestFolder folder_;
   int accepted_ = 0;
   int rejected_ = 0;
   std::string last_;

@@ -5,8 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "strata/v1/inference.grpc.pb.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/test_certificates.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata::rpc {
 namespace {
@@ -33,23 +32,14 @@ constexpr char kCacheToken[] = "cache-token-0123456789";
 
 class TransportTest : public testing::Test {
  protected:
-  TransportTest()
-      : folder_(absl::StrCat(testing::TempDir(), "/transport_",
-                             testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_);
-    options_.listen = "127.0.0.1:0";
-  }
+  TransportTest() { options_.listen = "127.0.0.1:0"; }
   ~TransportTest() override {
     server_.reset();
     engine_.Forget();
-    std::filesystem::remove_all(folder_);
   }
 
   std::string Put(const std::string& name, const std::string& text) const {
-    const std::string path = absl::StrCat(folder_, "/", name);
-    std::ofstream(path + ".part") << text;
-    std::filesystem::rename(path + ".part", path);
-    return path;
+    return folder_.Put(name, text);
   }
   void Put(const TestIdentity& identity) const {
     Put("tls.crt", identity.certificate);
@@ -133,7 +123,7 @@ class TransportTest : public testing::Test {
     }
   }
 
-  const std::string folder_;
+  const TestFolder folder_;
   GrpcServerOptions options_;
   FakeEngine engine_;
   ByteTokenizer tokenizer_;
@@ -189,7 +179,7 @@ TEST_F(TransportTest, TheCertificateIsReplacedWithoutARestart) {
   const TestIdentity old_ca = MakeTestIdentity({.name = "old"});
   const TestIdentity new_ca = MakeTestIdentity({.name = "new"});
   Put(MakeTestIdentity({.issuer = &old_ca}));
-  options_.security.tls = {folder_ + "/tls.crt", folder_ + "/tls.key", ""};
+  options_.security.tls = {folder_.Path("tls.crt"), folder_.Path("tls.key"), ""};
   ASSERT_TRUE(Start().ok());
   const auto before = Connect(Trusting(old_ca));
   EXPECT_TRUE(Info(before).ok());
@@ -213,7 +203,7 @@ TEST_F(TransportTest, TheCertificateIsReplacedWithoutARestart) {
 
 TEST_F(TransportTest, AnExpiredCertificateDoesNotStart) {
   Put(MakeTestIdentity({.valid_from_s = -7200, .valid_until_s = -3600}));
-  options_.security.tls = {folder_ + "/tls.crt", folder_ + "/tls.key", ""};
+  options_.security.tls = {folder_.Path("tls.crt"), folder_.Path("tls.key"), ""};
   const absl::Status status = Start();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("the certificate expired on"));
@@ -223,7 +213,7 @@ TEST_F(TransportTest, MutualTlsTakesOnlyClientsOfItsAuthority) {
   const TestIdentity ca = MakeTestIdentity({.name = "ca"});
   const TestIdentity stranger = MakeTestIdentity({.name = "stranger"});
   Put(MakeTestIdentity({.issuer = &ca}));
-  options_.security.tls = {folder_ + "/tls.crt", folder_ + "/tls.key",
+  options_.security.tls = {folder_.Path("tls.crt"), folder_.Path("tls.key"),
                            Put("ca.crt", ca.certificate)};
   options_.health_listen = "127.0.0.1:0";
   ASSERT_TRUE(Start().ok());

@@ -18,6 +18,7 @@
 #include "base/memory_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/patience.h"
 #include "tests/tiering/cache_driver.h"
 #include "tests/tiering/faulty_io.h"
 #include "tiering/cold_file.h"
@@ -55,7 +56,7 @@ class ColdStoreTest : public ::testing::Test {
   }
   template <typename Op>
   Result Await(Op* op) {
-    Completion* done = completions_.WaitAll(std::chrono::seconds(20));
+    Completion* done = completions_.WaitAll(kPatience);
     EXPECT_EQ(done, static_cast<Completion*>(op));
     return op->result;
   }

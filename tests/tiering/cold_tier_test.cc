@@ -30,10 +30,22 @@ class ColdTierTest : public CacheTest {
             .staging_units = 260,
             .cold_path = file_.path()};
   }
+  ColdTierTest() { clock_.Advance(std::chrono::hours(1)); }
+  ~ColdTierTest() override {
+    driver_.reset();
+    cache_.reset();  // its threads read the clock
+  }
+
   TierEnvironment Faulty() {
     TierEnvironment environment;
     environment.make_io = FaultyIo(plan_);
     environment.patience = std::chrono::milliseconds(3'000);
+    return environment;
+  }
+  // Pauses end when a test advances `clock_`.
+  TierEnvironment FaultyAndTimed() {
+    TierEnvironment environment = Faulty();
+    environment.clock = &clock_;
     return environment;
   }
   // Flips a byte of the first group of every record in the file.
@@ -52,6 +64,7 @@ class ColdTierTest : public CacheTest {
     close(fd);
   }
 
+  ManualClock clock_;
   ScratchPath file_;
   std::shared_ptr<FaultPlan> plan_ = std::make_shared<FaultPlan>(5);
 };
@@ -187,10 +200,8 @@ TEST_F(ColdTierTest, WhatDoesNotFitStreams) {
 TEST_F(ColdTierTest, WriteRateIsObeyed) {
   TierOptions options = SmallOptions(Budget());
   options.disk_write_bytes_per_s = TieredCache::BlockBytes(options)[2];  // one record a second
-  ManualClock clock;
-  clock.Advance(std::chrono::hours(1));
   TierEnvironment environment;
-  environment.clock = &clock;
+  environment.clock = &clock_;
   Make(options, environment);
   CacheDriver::Sequence a = Admit(1, 900, kPolicy);
   ASSERT_TRUE(driver_->Grow(&a, 890).ok());
@@ -198,7 +209,7 @@ TEST_F(ColdTierTest, WriteRateIsObeyed) {
   EXPECT_EQ(cache_->Usage(a.handle).pages[2], 1 * kLayers);
   EXPECT_EQ(cache_->Usage(a.handle).tokens[2], 6 * 64);  // read as cold all the same
   for (int second = 1; second <= 5; ++second) {
-    clock.Advance(std::chrono::milliseconds(1001));
+    clock_.Advance(std::chrono::milliseconds(1001));
     cache_->Poll();
     cache_->WaitUntilIdle();
     EXPECT_EQ(cache_->Usage(a.handle).pages[2], (1 + second) * kLayers);
@@ -303,11 +314,7 @@ TEST_F(ColdTierTest, FaultsThatPassAreOvercome) {
 TEST_F(ColdTierTest, DiskThatTakesNoWritesDegradesToTwoTiers) {
   SmallBudget budget = Budget();
   budget.warm_blocks = 48;
-  ManualClock clock;
-  clock.Advance(std::chrono::hours(1));
-  TierEnvironment environment = Faulty();
-  environment.clock = &clock;
-  Make(SmallOptions(budget), environment);
+  Make(SmallOptions(budget), FaultyAndTimed());
   plan_->SetWrites({.error = 1, .error_number = ENOSPC});
   CacheDriver::Sequence a = Admit(1, 2400, kPolicy);
   ASSERT_TRUE(driver_->Grow(&a, 1930).ok());
@@ -327,7 +334,7 @@ TEST_F(ColdTierTest, DiskThatTakesNoWritesDegradesToTwoTiers) {
   plan_->SetWrites({});
   cache_->Poll();
   EXPECT_TRUE(cache_->Snapshot().cold_degraded);
-  clock.Advance(std::chrono::seconds(11));
+  clock_.Advance(std::chrono::seconds(11));
   cache_->Poll();
   cache_->WaitUntilIdle();
   s = cache_->Snapshot();
@@ -344,11 +351,7 @@ TEST_F(ColdTierTest, DiskThatTakesNoWritesDegradesToTwoTiers) {
 TEST_F(ColdTierTest, UncertainDescriptorsAreClearedBeforeReuse) {
   SmallBudget budget = Budget();
   budget.warm_blocks = 48;
-  ManualClock clock;
-  clock.Advance(std::chrono::hours(1));
-  TierEnvironment environment = Faulty();
-  environment.clock = &clock;
-  Make(SmallOptions(budget), environment);
+  Make(SmallOptions(budget), FaultyAndTimed());
   const auto expect_truth = [&] {
     cache_->WaitUntilIdle();
     cache_->CheckInvariants();
@@ -362,7 +365,7 @@ TEST_F(ColdTierTest, UncertainDescriptorsAreClearedBeforeReuse) {
   EXPECT_GT(cache_->Snapshot().tiers[2].used_bytes, 0u);
   EXPECT_EQ(cache_->Snapshot().tiers[2].tokens, 0u);
   plan_->SetWrites({});
-  clock.Advance(std::chrono::seconds(11));
+  clock_.Advance(std::chrono::seconds(11));
   cache_->Poll();
   expect_truth();
   EXPECT_EQ(cache_->Snapshot().tiers[2].tokens, 14u * 64);
@@ -371,10 +374,7 @@ TEST_F(ColdTierTest, UncertainDescriptorsAreClearedBeforeReuse) {
 }
 
 TEST_F(ColdTierTest, WarmFullBehindABrokenDiskNamesTheSequence) {
-  ManualClock clock;
-  TierEnvironment environment = Faulty();
-  environment.clock = &clock;
-  Make(SmallOptions(Budget()), environment);
+  Make(SmallOptions(Budget()), FaultyAndTimed());
   CacheDriver::Sequence other = Admit(7, 200, PositionalPolicy{});
   ASSERT_TRUE(driver_->Grow(&other, 190).ok());
   plan_->SetWrites({.error = 1});

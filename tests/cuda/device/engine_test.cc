@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/cuda/device/rig.h"
 #include "tests/cuda/executor/control.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tiny_model.h"
 #include "tiering/tiered_cache.h"
 

@@ -1,12 +1,11 @@
 #include "tests/cuda/device/rig.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "tests/engine/test_tiers.h"
 #include "tests/testing/tiny_model.h"
 #include "tiering/tiered_cache.h"
 
@@ -21,26 +20,6 @@ T Checked(absl::StatusOr<T> value) {
   if (!value.ok()) ADD_FAILURE() << value.status();
   STRATA_CHECK(value.ok());
   return *std::move(value);
-}
-
-TierOptions Tiers(const Model& model, const std::string& directory) {
-  TierOptions tiers;
-  tiers.geometry = model.config().Geometry();
-  tiers.formats = TierFormats::Uniform(tiers.geometry.layers, {KvKind::kI4, KvKind::kI4},
-                                       {KvKind::kI2, KvKind::kI2}, 0);
-  tiers.model_fingerprint = model.fingerprint();
-  tiers.basis_hash = model.basis().Hash();
-  tiers.piece_tokens = 64;
-  tiers.max_sequences = kSequences;
-  tiers.max_context = kContext;
-  const auto block_bytes = TieredCache::BlockBytes(tiers);
-  constexpr size_t kBlocks = kSequences * kContext / kBlockTokens;
-  tiers.hot_bytes = kBlocks * block_bytes[0] + (1 << 20);
-  tiers.warm_bytes = kBlocks * block_bytes[1] + (1 << 20);
-  tiers.cold_bytes = kBlocks * (block_bytes[2] + 4096) + (1 << 20);
-  tiers.staging_bytes = 4 * tiers.cold_bytes;
-  tiers.cold_path = directory + "/cold";
-  return tiers;
 }
 
 }  // namespace
@@ -69,8 +48,10 @@ Rig::Rig(Backend backend, const std::string& model_path, const std::string& dire
   options.calibrate_basis = false;
   model_ = Checked(Model::Load(options, &backend_));
   watched_ = std::make_unique<WatchedModel>(model_.get());
-  auto cache = Checked(
-      TieredCache::Create(Tiers(*model_, directory), backend_.codec.get(), backend_.memory.get()));
+  const TierOptions tiers =
+      RoomyTiers(*model_, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2}, kSequences,
+                 kContext, directory + "/cold");
+  auto cache = Checked(TieredCache::Create(tiers, backend_.codec.get(), backend_.memory.get()));
   EngineOptions engine;
   engine.max_sequences = kSequences;
   engine.max_batch_tokens = options.max_rows;
@@ -117,11 +98,5 @@ void Rig::AwaitBaseline() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
-
-TestFolder::TestFolder() : path_(absl::StrCat(::testing::TempDir(), "/strata-device-", getpid())) {
-  std::filesystem::create_directories(path_);
-}
-
-TestFolder::~TestFolder() { std::filesystem::remove_all(path_); }
 
 }  // namespace strata

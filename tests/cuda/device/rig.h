@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <random>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 #include "model/model.h"
@@ -69,17 +67,6 @@ class Rig {
   std::unique_ptr<Model> model_;
   std::unique_ptr<WatchedModel> watched_;
   std::unique_ptr<Engine> engine_;
-};
-
-// A folder of its own that goes with the test.
-class TestFolder {
- public:
-  TestFolder();
-  ~TestFolder();
-  std::string Path(const std::string& name) const { return absl::StrCat(path_, "/", name); }
-
- private:
-  std::string path_;
 };
 
 }  // namespace strata

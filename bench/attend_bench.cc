@@ -101,17 +101,6 @@ struct Subject {
   std::vector<double> against_f16;  // F16's seconds over its own, in the same round
 };
 
-// Root mean square of a - b relative to b's.
-double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
-  double error = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(error / norm);
-}
-
 }  // namespace
 
 absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
@@ -138,8 +127,8 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
     PageRun part = subject.pages.Run(0, 1);
     part.page_count = 64;
     part.tokens = part.page_count * kBlockTokens;
-    subject.error = RelativeError(Attend(*cpu.attention, shape, q, {part}, &states),
-                                  Attend(*reference.attention, shape, q, {part}, &states));
+    subject.error = RelativeRms(Attend(*cpu.attention, shape, q, {part}, &states),
+                                Attend(*reference.attention, shape, q, {part}, &states));
     if (!(subject.error < 0.02)) {
       return absl::InternalError(absl::StrCat(name, ": attention is off by ", subject.error,
                                               " of the reference, limit 0.02"));

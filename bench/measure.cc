@@ -1,6 +1,7 @@
 #include "bench/measure.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -30,6 +31,17 @@ double Median(std::vector<double> values) {
   STRATA_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+double RelativeRms(absl::Span<const float> a, absl::Span<const float> b) {
+  STRATA_CHECK(a.size() == b.size());
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(error / norm);
 }
 
 double MedianSeconds(int runs, const std::function<void()>& body) {

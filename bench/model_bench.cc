@@ -1,7 +1,6 @@
 // decode and prefill: a whole model over a ladder, without an engine.
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -104,16 +103,6 @@ class Run {
   SequenceHandle sequence_ = 0;
   std::unique_ptr<SequenceRunner> runner_;
 };
-
-double RelativeRms(absl::Span<const float> a, absl::Span<const float> b) {
-  double error = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(error / norm);
-}
 
 // The CPU backend's logits after a short prompt, against the reference kernels'.
 absl::StatusOr<double> CheckAgainstReference(const BenchOptions& options, Subject* subject) {

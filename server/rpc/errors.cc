@@ -68,15 +68,16 @@ bool GetDetail(const absl::Status& status, google::protobuf::Message* detail) {
 }
 
 absl::Status FieldViolations::ToStatus() const {
-  if (violations_.empty()) return absl::OkStatus();
+  if (empty()) return absl::OkStatus();
   google::rpc::BadRequest details;
   std::vector<std::string> lines;
-  for (const auto& [field, description] : violations_) {
+  for (const auto& [field, description] : told_) {
     auto* violation = details.add_field_violations();
     violation->set_field(field);
     violation->set_description(description);
     lines.push_back(absl::StrCat(field, ": ", description));
   }
+  if (count_ > told_.size()) lines.push_back(absl::StrCat("and ", count_ - told_.size(), " more"));
   absl::Status status = absl::InvalidArgumentError(absl::StrJoin(lines, "; "));
   AddDetail(details, &status);
   return status;

@@ -25,18 +25,24 @@ void AddDetail(const google::protobuf::Message& detail, absl::Status* status);
 // Whether `status` has a detail of the type of `detail`; fills it.
 bool GetDetail(const absl::Status& status, google::protobuf::Message* detail);
 
-// Collects what is wrong with a request, so that a client is told all of it at once.
+// Collects what is wrong with a request, so that a client is told all of it at once: the first
+// kToldMax, and how many more there are. A request may have millions of wrong elements, and what
+// is told travels in a trailer, of which clients take 8 KiB.
 class FieldViolations {
  public:
+  static constexpr size_t kToldMax = 12;
+
   void Add(std::string field, std::string description) {
-    violations_.emplace_back(std::move(field), std::move(description));
+    ++count_;
+    if (told_.size() < kToldMax) told_.emplace_back(std::move(field), std::move(description));
   }
-  bool empty() const { return violations_.empty(); }
+  bool empty() const { return count_ == 0; }
   // InvalidArgument with BadRequest, or OK when there is none.
   absl::Status ToStatus() const;
 
  private:
-  std::vector<std::pair<std::string, std::string>> violations_;
+  size_t count_ = 0;
+  std::vector<std::pair<std::string, std::string>> told_;
 };
 
 absl::Status InvalidField(absl::string_view field, absl::string_view description);

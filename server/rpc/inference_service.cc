@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "google/protobuf/util/time_util.h"
@@ -230,6 +231,10 @@ absl::Status InferenceService::Decode(const v1::DetokenizeRequest& request,
                                       v1::DetokenizeResponse* response) const {
   STRATA_ASSIGN_OR_RETURN(const auto model, environment_.state->Find(request.model()));
   STRATA_RETURN_IF_ERROR(CheckSupported(request));
+  if (request.ids_size() > model->context_length) {
+    return InvalidField("ids", absl::StrCat(request.ids_size(), " ids are more than the context",
+                                            " holds, ", model->context_length));
+  }
   std::vector<int32_t> ids;
   ids.reserve(static_cast<size_t>(request.ids_size()));
   for (const uint32_t id : request.ids()) {

@@ -141,6 +141,11 @@ void Reader::ReadStop(const v1::StopParams& message, StopCriteria* stop) {
                                               kStopStringMax, " are allowed"));
   }
   stop->stop.assign(message.stop().begin(), message.stop().end());
+  if (message.stop_token_ids_size() > model_.vocab_size) {
+    violations_.Add("stop.stop_token_ids",
+                    absl::StrCat(message.stop_token_ids_size(), " ids are more than the vocabulary",
+                                 " has, ", model_.vocab_size));
+  }
   for (const uint32_t id : message.stop_token_ids()) {
     CheckToken("stop.stop_token_ids", id);
     stop->stop_token_ids.push_back(static_cast<int32_t>(id));
@@ -218,9 +223,9 @@ void Reader::ReadPolicy(const v1::KvPolicy& message, PolicyRequest* policy) {
 
 std::optional<std::chrono::nanoseconds> Reader::ReadDuration(
     const std::string& field, const google::protobuf::Duration& message) {
-  const bool positive = message.seconds() >= 0 && message.nanos() >= 0 &&
-                        message.nanos() < 1000000000 && message.seconds() + message.nanos() > 0;
-  if (!positive || message.seconds() > kDurationMax) {
+  const bool in_range = message.seconds() >= 0 && message.seconds() <= kDurationMax &&
+                        message.nanos() >= 0 && message.nanos() < 1000000000;
+  if (!in_range || (message.seconds() == 0 && message.nanos() == 0)) {
     violations_.Add(field,
                     absl::StrCat(message.seconds(), " s and ", message.nanos(),
                                  " ns is not a time above 0 and of at most ", kDurationMax, " s"));

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/rpc/errors.h"
+#include "server/rpc/utf8.h"
 
 namespace strata::rpc {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kLoadingRetry{2000};
 // Long enough for a balancer to have noticed the health change.
 constexpr std::chrono::milliseconds kDrainingRetry{5000};
+constexpr size_t kNameToldMax = 128;  // bytes of a client's name for a model that are sent back
 
 absl::Status Draining() { return UnavailableFor("the server is shutting down", kDrainingRetry); }
 
@@ -61,7 +63,9 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ServingState::Find(
   STRATA_ASSIGN_OR_RETURN(std::shared_ptr<const ServedModel> model, Model());
   if (!name.empty() && name != model->name) {
     return absl::NotFoundError(
-        absl::StrCat("model '", name, "' is not loaded; this server has '", model->name, "'"));
+        absl::StrCat("model '", ToValidUtf8(absl::string_view(name).substr(0, kNameToldMax)),
+                     name.size() > kNameToldMax ? "..." : "", "' is not loaded; this server has '",
+                     model->name, "'"));
   }
   return model;
 }

@@ -53,6 +53,17 @@ TEST(StatusToGrpcTest, DetailsTravelInTheTrailer) {
   EXPECT_EQ(bad_request.field_violations(0).field(), "stop.max_tokens");
 }
 
+TEST(FieldViolationsTest, TellsTheFirstAndCountsTheRest) {
+  FieldViolations violations;
+  EXPECT_TRUE(violations.ToStatus().ok());
+  for (int i = 0; i < 1000; ++i) violations.Add("f", "bad");
+  const absl::Status status = violations.ToStatus();
+  google::rpc::BadRequest bad_request;
+  ASSERT_TRUE(GetDetail(status, &bad_request));
+  EXPECT_EQ(static_cast<size_t>(bad_request.field_violations_size()), FieldViolations::kToldMax);
+  EXPECT_THAT(std::string(status.message()), testing::EndsWith("; f: bad; and 988 more"));
+}
+
 TEST(StatusToGrpcTest, NothingTravelsWithoutDetails) {
   EXPECT_TRUE(ToGrpcStatus(absl::OkStatus()).ok());
   EXPECT_EQ(ToGrpcStatus(absl::InternalError("x")).error_details(), "");

@@ -17,6 +17,7 @@
 #include "server/rpc/stats_report.h"
 #include "strata/v1/inference.grpc.pb.h"
 #include "tests/server/fake_engine.h"
+#include "tests/testing/patience.h"
 
 namespace strata::rpc {
 namespace {
@@ -241,6 +242,28 @@ TEST_F(GrpcServerTest, TokenizesAndDetokenizes) {
   EXPECT_EQ(stub_->Detokenize(&fourth, detokenize, &text).error_code(), grpc::INVALID_ARGUMENT);
 }
 
+TEST_F(GrpcServerTest, DetokenizesAContextAtMost) {
+  Load();
+  v1::DetokenizeRequest request;
+  for (int i = 0; i < engine_.options().max_context; ++i) request.add_ids('x');
+  grpc::ClientContext first;
+  v1::DetokenizeResponse response;
+  EXPECT_TRUE(stub_->Detokenize(&first, request, &response).ok());
+  request.add_ids('x');
+  grpc::ClientContext second;
+  EXPECT_EQ(stub_->Detokenize(&second, request, &response).error_code(), grpc::INVALID_ARGUMENT);
+}
+
+// The answer must fit into the trailer that clients take.
+TEST_F(GrpcServerTest, AModelsNameThatIsNoneIsToldInBrief) {
+  Load();
+  v1::GenerateRequest request = Ids();
+  request.set_model(std::string(127, 'x') + "\xC3\xB6" + std::string(100'000, 'y'));
+  const grpc::Status status = Once(request);
+  EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("xx\xEF\xBF\xBD...' is not loaded"));
+}
+
 TEST_F(GrpcServerTest, DescribesModelsAndCache) {
   Load();
   EngineSnapshot snapshot;
@@ -390,7 +413,7 @@ grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::s
                      const std::string& request, std::string* answer) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
   grpc::CompletionQueue queue;
   const auto next = [&queue] {
     void* tag = nullptr;

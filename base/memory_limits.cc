@@ -6,9 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,23 +14,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/small_file.h"
 
 namespace strata {
 namespace {
 
-std::optional<std::string> ReadSmallFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+constexpr size_t kFileBytesMax = 1 << 20;
 
 // A file that holds one number; "max" and anything else that is no number bound nothing.
 std::optional<uint64_t> ReadNumber(const std::string& path) {
-  const std::optional<std::string> text = ReadSmallFile(path);
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kFileBytesMax);
   uint64_t value = 0;
-  if (!text.has_value() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) {
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) {
     return std::nullopt;
   }
   return value;
@@ -40,8 +33,8 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
 
 // The kB value of a "Name:   123 kB" line of /proc files.
 std::optional<uint64_t> ReadKilobytes(const std::string& path, absl::string_view name) {
-  const std::optional<std::string> text = ReadSmallFile(path);
-  if (!text.has_value()) return std::nullopt;
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kFileBytesMax);
+  if (!text.ok()) return std::nullopt;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     if (!absl::ConsumePrefix(&line, name) || !absl::ConsumePrefix(&line, ":")) continue;
     line = absl::StripAsciiWhitespace(line);
@@ -66,7 +59,7 @@ void BoundByCgroup(const std::string& directory, const char* limit_file, const c
   if (!limit.has_value()) return;
   const uint64_t usage = ReadNumber(directory + usage_file).value_or(0);
   uint64_t cache = 0;
-  if (const auto stat = ReadSmallFile(directory + "/memory.stat"); stat.has_value()) {
+  if (const auto stat = ReadSmallFile(directory + "/memory.stat", kFileBytesMax); stat.ok()) {
     for (absl::string_view line : absl::StrSplit(*stat, '\n')) {
       uint64_t value = 0;
       if (absl::ConsumePrefix(&line, "inactive_file ") && absl::SimpleAtoi(line, &value)) {
@@ -91,8 +84,8 @@ void BoundByAncestors(const std::string& root, absl::string_view path, const cha
 }
 
 void BoundByCgroups(const MemoryLimitRoots& roots, AvailableBytes* available) {
-  const auto text = ReadSmallFile(roots.proc + "/self/cgroup");
-  if (!text.has_value()) return;
+  const auto text = ReadSmallFile(roots.proc + "/self/cgroup", kFileBytesMax);
+  if (!text.ok()) return;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;

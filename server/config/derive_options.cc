@@ -1,15 +1,11 @@
 #include "server/config/derive_options.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/memory_limits.h"
 #include "base/status_macros.h"
 #include "tiering/tier_plan.h"
 #include "tiering/tiered_cache.h"
@@ -22,41 +18,6 @@ constexpr uint64_t kShare = 4;  // a derived budget is at most this part of what
 // RAM, but scratch for longer contexts comes out of it.
 constexpr uint64_t kDeviceLeft = 10;
 constexpr uint64_t kStagingStart = uint64_t{16} << 20;
-
-uint64_t MemAvailable() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(file, unit);
-  }
-  return 0;
-}
-
-uint64_t ReadNumber(const std::string& path, uint64_t fallback) {
-  std::ifstream file(path);
-  uint64_t value = 0;
-  return file >> value ? value : fallback;  // "max" is no number
-}
-
-// What the cgroup leaves; without one, or without a limit, everything.
-uint64_t CgroupAvailable() {
-  constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-  const uint64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", kNoLimit);
-  if (limit == kNoLimit) return kNoLimit;
-  const uint64_t used = ReadNumber("/sys/fs/cgroup/memory.current", 0);
-  return limit > used ? limit - used : 0;
-}
-
-uint64_t DiskAvailable(const std::string& path) {
-  if (path.empty()) return 0;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  struct statvfs stats {};
-  if (statvfs(folder.empty() ? "." : folder.c_str(), &stats) != 0) return 0;
-  return uint64_t{stats.f_bavail} * stats.f_frsize;
-}
 
 absl::StatusOr<TierFormats> DeriveFormats(const CacheSection& cache, int32_t layers) {
   TierFormats formats =
@@ -121,7 +82,13 @@ int32_t WindowBlocks(int32_t tokens) {
 }  // namespace
 
 MachineFacts ReadMachine(const std::string& cold_path) {
-  return {std::min(MemAvailable(), CgroupAvailable()), DiskAvailable(cold_path), std::nullopt};
+  MachineFacts machine;
+  if (const auto memory = AvailableMemory(); memory.ok()) machine.memory_available = memory->bytes;
+  if (cold_path.empty()) return machine;
+  const std::string folder = std::filesystem::path(cold_path).parent_path();
+  const auto disk = AvailableDisk(folder.empty() ? "." : folder);
+  if (disk.ok()) machine.disk_available = disk->bytes;
+  return machine;
 }
 
 absl::StatusOr<TierOptions> DeriveTierOptions(const ServerOptions& options, const ModelFacts& model,

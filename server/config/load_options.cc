@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 #include "server/config/option_table.h"
 #include "yaml-cpp/yaml.h"
@@ -22,6 +23,7 @@ constexpr char kConfigVariable[] = "STRATA_CONFIG";
 // Variables of this prefix that others read.
 constexpr const char* kForeignVariables[] = {"STRATA_FORCE_ISA", "STRATA_SERVER"};
 constexpr char kTestVariables[] = "STRATA_TEST_";
+constexpr size_t kConfigBytesMax = 1 << 20;
 
 // The text one source gives an option, and how messages call that source.
 struct Given {
@@ -133,10 +135,9 @@ absl::StatusOr<GivenOptions> ReadMapping(const YAML::Node& root, const std::stri
 }
 
 absl::StatusOr<GivenOptions> ReadFile(const std::string& path) {
+  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kConfigBytesMax));
   try {
-    return ReadMapping(YAML::LoadFile(path), path);
-  } catch (const YAML::BadFile&) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read the configuration file ", path));
+    return ReadMapping(YAML::Load(text), path);
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
   }

@@ -17,6 +17,8 @@ namespace strata {
 namespace {
 
 constexpr int32_t kLayersMax = 4096;
+// Sizes are multiplied by small numbers and added up: 1 EiB leaves room for that in 64 bits.
+constexpr uint64_t kSizeEnd = uint64_t{1} << 60;
 constexpr int32_t kCudaIndexMax = 63;
 
 struct Unit {
@@ -64,11 +66,16 @@ bool ParseWithUnit(absl::string_view text, const Unit (&units)[N], double* value
 
 absl::StatusOr<uint64_t> ParseSize(absl::string_view text) {
   constexpr absl::string_view kExpected = "a size such as 1048576, 64MiB or 1.5GiB";
-  uint64_t whole = 0;
-  if (absl::SimpleAtoi(text, &whole)) return whole;
+  constexpr absl::string_view kBelowEnd = "a size below 1 EiB";
+  // Without a unit, every byte counts; a double has 53 bits.
+  if (!text.empty() && text.find_first_not_of("0123456789") == text.npos) {
+    uint64_t whole = 0;
+    if (absl::SimpleAtoi(text, &whole) && whole < kSizeEnd) return whole;
+    return Bad(text, kBelowEnd);
+  }
   double bytes = 0;
   if (!ParseWithUnit(text, kSizeUnits, &bytes)) return Bad(text, kExpected);
-  if (bytes >= 9.2e18) return Bad(text, "a size below 8 EiB");
+  if (bytes >= static_cast<double>(kSizeEnd)) return Bad(text, kBelowEnd);
   return static_cast<uint64_t>(std::llround(bytes));
 }
 

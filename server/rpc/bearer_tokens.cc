@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
-#include "server/rpc/small_file.h"
 
 namespace strata::rpc {
 namespace {

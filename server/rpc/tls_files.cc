@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
-#include "server/rpc/small_file.h"
 
 namespace strata::rpc {
 namespace {

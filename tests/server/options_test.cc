@@ -1,5 +1,4 @@
-#include <cstdio>
-#include <fstream>
+#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -7,25 +6,21 @@
 #include "server/config/load_options.h"
 #include "server/config/option_table.h"
 #include "server/config/option_values.h"
+#include "tests/testing/test_folder.h"
 
 namespace strata {
 namespace {
 
 using testing::HasSubstr;
 
-// A file that goes away with the test.
-class TemporaryFile {
+class ConfigFile {
  public:
-  explicit TemporaryFile(const std::string& text)
-      : path_(testing::TempDir() + "/options_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml") {
-    std::ofstream(path_) << text;
-  }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
+  explicit ConfigFile(const std::string& text) : path_(folder_.Put("strata.yaml", text)) {}
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
+  const TestFolder folder_;
+  const std::string path_;
 };
 
 ServerOptions Load(const std::vector<std::string>& arguments, const Environment& environment = {}) {
@@ -46,7 +41,7 @@ std::string ErrorOf(const std::vector<std::string>& arguments,
 }
 
 TEST(OptionsTest, AFlagWinsOverEnvironmentOverFileOverDefault) {
-  const TemporaryFile file("queue-max: 1\nmax-sequences: 2\nthreads: 3\n");
+  const ConfigFile file("queue-max: 1\nmax-sequences: 2\nthreads: 3\n");
   const Environment environment = {"STRATA_CONFIG=" + file.path(), "STRATA_QUEUE_MAX=10",
                                    "STRATA_MAX_SEQUENCES=20", "PATH=/bin"};
   const ServerOptions options = Load({"--queue-max=100"}, environment);
@@ -60,7 +55,7 @@ TEST(OptionsTest, UnknownNamesAreErrorsThatNameThem) {
   EXPECT_THAT(ErrorOf({"--hot-byte=3"}), HasSubstr("--hot-byte"));
   EXPECT_THAT(ErrorOf({"stray"}), HasSubstr("stray"));
   EXPECT_THAT(ErrorOf({}, {"STRATA_HOTBYTES=3"}), HasSubstr("STRATA_HOTBYTES"));
-  const TemporaryFile file("queue-max: 1\nhot_bytes: 3\n");
+  const ConfigFile file("queue-max: 1\nhot_bytes: 3\n");
   const std::string error = ErrorOf({"--config=" + file.path()});
   EXPECT_THAT(error, HasSubstr("'hot_bytes'"));
   EXPECT_THAT(error, HasSubstr(file.path() + ":2"));
@@ -71,7 +66,7 @@ TEST(OptionsTest, WrongValuesAreErrorsThatNameTheirSource) {
               testing::AllOf(HasSubstr("flag --hot-bytes"), HasSubstr("'3x'")));
   EXPECT_THAT(ErrorOf({}, {"STRATA_THREADS=-1"}),
               testing::AllOf(HasSubstr("STRATA_THREADS"), HasSubstr("0 to 1024")));
-  const TemporaryFile file("log-format: xml\n");
+  const ConfigFile file("log-format: xml\n");
   EXPECT_THAT(ErrorOf({"--config", file.path()}),
               testing::AllOf(HasSubstr("log-format"), HasSubstr("text, json")));
   EXPECT_THAT(ErrorOf({"--device=gpu"}), HasSubstr("auto, cpu, cuda or cuda:N"));
@@ -85,18 +80,51 @@ TEST(OptionsTest, WrongValuesAreErrorsThatNameTheirSource) {
 
 TEST(OptionsTest, FilesThatAreNoMappingAreErrors) {
   EXPECT_THAT(ErrorOf({"--config=/nonexistent/file"}), HasSubstr("/nonexistent/file"));
-  const TemporaryFile twice("queue-max: 1\nqueue-max: 2\n");
+  EXPECT_THAT(ErrorOf({"--config=/proc"}), HasSubstr("cannot read /proc"));
+  EXPECT_THAT(ErrorOf({"--config=/dev/zero"}), HasSubstr("/dev/zero has more than 1048576 bytes"));
+  const ConfigFile twice("queue-max: 1\nqueue-max: 2\n");
   EXPECT_THAT(ErrorOf({"--config=" + twice.path()}), HasSubstr("twice"));
 }
 
 TEST(OptionsTest, FilesWithListsOrBrokenYamlAreErrors) {
-  const TemporaryFile nested("queue-max: [1, 2]\n");
+  const ConfigFile nested("queue-max: [1, 2]\n");
   EXPECT_THAT(ErrorOf({"--config=" + nested.path()}), HasSubstr("queue-max"));
 }
 
 TEST(OptionsTest, BrokenYamlIsAnError) {
-  const TemporaryFile broken("queue-max: }\n");
+  const ConfigFile broken("queue-max: }\n");
   EXPECT_THAT(ErrorOf({"--config=" + broken.path()}), HasSubstr(broken.path()));
+}
+
+TEST(OptionsTest, DeepYamlIsAnError) {
+  const ConfigFile deep("queue-max: " + std::string(100'000, '['));
+  EXPECT_THAT(ErrorOf({"--config=" + deep.path()}), HasSubstr(deep.path()));
+}
+
+// Whatever a file holds: options, or an error that names a source.
+TEST(OptionsTest, DamagedFilesNeverCrash) {
+  const std::string good =
+      "# ours\nqueue-max: 1\nhot-bytes: 2GiB\n'cold-layers': \"0:k4v2,1-3:i2\"\n"
+      "drain-timeout: 1500ms\nplaintext-tokens: true\nmodel-name: |\n  two\n  lines\n";
+  constexpr char kSyntax[] = "{}[]:,&*!|>%@`'\"#-?\n\t \x00\xFF~<=.019e";
+  std::mt19937 random(20250106);
+  int loaded = 0;
+  constexpr int kRounds = 3000;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string text = good;
+    for (uint32_t i = 0; i <= random() % 4; ++i) {
+      char& byte = text[random() % text.size()];
+      byte = random() % 2 != 0 ? kSyntax[random() % (sizeof(kSyntax) - 1)]
+                               : static_cast<char>(byte ^ (1 << random() % 8));
+    }
+    const ConfigFile file(text);
+    const auto options = LoadOptions({"--model=m.gguf", "--config=" + file.path()}, {});
+    if (options.ok()) ++loaded;
+    EXPECT_TRUE(options.ok() || absl::IsInvalidArgument(options.status())) << options.status();
+  }
+  // Both must occur often, or the loop tests nothing.
+  EXPECT_GT(loaded, kRounds / 20);
+  EXPECT_LT(loaded, kRounds * 19 / 20);
 }
 
 TEST(OptionsTest, OptionsAreHeldAgainstEachOther) {
@@ -158,7 +186,7 @@ TEST(OptionsTest, ThePrintedConfigurationCanBeFedBack) {
                                   "--cold-layers=1-2:i4", "--model-name=#x"},
                                  {"STRATA_LOG_LEVEL=warn"});
   ASSERT_TRUE(first.ok()) << first.status();
-  const TemporaryFile file(PrintOptions(*first));
+  const ConfigFile file(PrintOptions(*first));
   const auto second = LoadOptions({"--config=" + file.path()}, {});
   ASSERT_TRUE(second.ok()) << second.status();
   for (const OptionSpec& spec : OptionTable()) {
@@ -199,15 +227,20 @@ TEST(OptionValuesTest, SizesAndTimesAreReadBackAsWritten) {
   EXPECT_EQ(*ParseSize("1KiB"), 1024u);
   EXPECT_EQ(*ParseSize("2kb"), 2000u);
   EXPECT_EQ(*ParseSize("0.5TiB"), uint64_t{512} << 30);
-  for (const char* wrong : {"", "MiB", "-1", "1e3", "1 MiB ", "1.2.3KB", "9EiB", "99999999TiB"}) {
+  for (const char* wrong : {"", "MiB", "-1", "+1", " 1", "1e3", "1 MiB ", "1.2.3KB", "9EiB", "nan",
+                            "infB", "0x10", "99999999TiB", "1048576TiB", "1152921504606846976",
+                            "18446744073709551615", "18446744073709551616"}) {
     EXPECT_FALSE(ParseSize(wrong).ok()) << wrong;
   }
+  EXPECT_FALSE(ParseSize(std::string(400, '9') + "B").ok());  // no double is that large
+  EXPECT_EQ(*ParseSize("1152921504606846975"), (uint64_t{1} << 60) - 1);
   for (const char* time : {"0s", "250ms", "30s", "2m", "1h"}) {
     EXPECT_EQ(FormatDuration(*ParseDuration(time)), time);
   }
-  for (const char* wrong : {"", "5", "-5s", "s", "1e9s", "9999999h"}) {
+  for (const char* wrong : {"", "5", "-5s", "s", "1e9s", "9999999h", "nans", "infs"}) {
     EXPECT_FALSE(ParseDuration(wrong).ok()) << wrong;
   }
+  EXPECT_FALSE(ParseDuration(std::string(400, '9') + "h").ok());
 }
 
 TEST(FormatNameTest, NamesAreReadBackAsWritten) {

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "server/config/server_options.h"
-#include "server/rpc/small_file.h"
 #include "strata/v1/inference.grpc.pb.h"
 
 namespace strata::cli {
@@ -132,7 +132,7 @@ class ClientImpl final : public Client {
 
 absl::StatusOr<std::string> ReadIfGiven(const std::string& path) {
   if (path.empty()) return std::string();
-  return rpc::ReadSmallFile(path, kSecretBytesMax);
+  return ReadSmallFile(path, kSecretBytesMax);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(

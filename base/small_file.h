@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-namespace strata::rpc {
+namespace strata {
 
-// The bytes of a file that should be small: a certificate, a list of tokens. InvalidArgument naming
-// the file where it cannot be read or has more than `bytes_max` bytes.
+// The bytes of a file that should be small: a configuration, a certificate, a list of tokens.
+// InvalidArgument naming the file where it cannot be read or has more than `bytes_max` bytes.
 inline absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t bytes_max) {
   std::ifstream file(path, std::ios::binary);
   std::string text(bytes_max + 1, '\0');
@@ -26,4 +26,4 @@ inline absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t
   return text;
 }
 
-}  // namespace strata::rpc
+}  // namespace strata

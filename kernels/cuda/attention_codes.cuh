@@ -105,49 +105,78 @@ struct FoldedQueries {
   float constant[kQueryTiles];
 };
 
-// Half a line: eight channels of a query, their products with the steps, and what is kept of them.
+// Half a line of a page's parameters, of eight channels.
+struct HalfLine {
+  float step[8];
+  float center[8];
+};
+GPU_DEVICE HalfLine LoadHalfLine(const uint4& mn, const uint4& s) {
+  HalfLine out;
+  float low[8];
+  HalvesToFloats(s, out.step);
+  HalvesToFloats(mn, low);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) out.center[i] = __fmaf_rn(out.step[i], 8.0f, low[i]);
+  return out;
+}
+
+// Eight channels of a query, their products with the steps, and what is kept of them.
 struct FoldSums {
   float centers = 0.0f;
   float largest = 0.0f;
 };
-GPU_DEVICE void MultiplyEight(const float4& x0, const float4& x1, const uint4& mn, const uint4& s,
+GPU_DEVICE void MultiplyEight(const float4& x0, const float4& x1, const HalfLine& params,
                               float* product, FoldSums* sums) {
   const float x[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
-  float step[8], low[8];
-  HalvesToFloats(s, step);
-  HalvesToFloats(mn, low);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    product[i] = __fmul_rn(x[i], step[i]);
-    sums->centers = __fmaf_rn(x[i], __fmaf_rn(step[i], 8.0f, low[i]), sums->centers);
+    product[i] = __fmul_rn(x[i], params.step[i]);
+    sums->centers = __fmaf_rn(x[i], params.center[i], sums->centers);
     sums->largest = fmaxf(sums->largest, fabsf(product[i]));
   }
 }
 
-// params: mn half[D], s half[D]. q: [n][line group][z][lane] of four channels of query 8 n + g.
+// Which of four places the line of a query that is the first of its group has: line i is at i ^
+// this, for query 8 n + g and channels from 4 z (attention_queries.cuh says why).
+GPU_DEVICE int QuerySwizzle(int g, int z) { return ((g >> 1) & 1) | ((z & 1) << 1); }
+
+// params: mn half[D], s half[D]. q: as QueryIndex has it.
 template <bool kI4, int kQueryTiles, int kLineGroups>
 GPU_DEVICE void FoldQueries(const uint8_t* params, const float4* q,
                             const AttentionGeometry& geometry,
                             FoldedQueries<kQueryTiles, kLineGroups>* folded) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = gpu::FreshLane();
   const int t = lane % 4;
+  const int even = lane ^ QuerySwizzle(lane / 4, 0);
+  const int odd = 32 + (lane ^ QuerySwizzle(lane / 4, 1));
+  FoldSums all_sums[kQueryTiles];
+  float products[kQueryTiles][kLineGroups][16];
 #pragma unroll
-  for (int n = 0; n < kQueryTiles; ++n) {
-    FoldSums sums;
-    float product[kLineGroups][16];
+  for (int j = 0; j < kLineGroups; ++j) {
 #pragma unroll
-    for (int j = 0; j < kLineGroups; ++j) {
+    for (int n = 0; n < kQueryTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) product[j][i] = 0.0f;
-      const int line = 4 * j + t;
-      if (line < geometry.lines) {
-        const uint4* mn = reinterpret_cast<const uint4*>(params + 32 * line);
-        const uint4* s = reinterpret_cast<const uint4*>(params + 2 * geometry.dim + 32 * line);
-        const float4* x = q + (n * geometry.line_groups + j) * 128 + lane;
-        MultiplyEight(x[0], x[32], mn[0], s[0], &product[j][0], &sums);
-        MultiplyEight(x[64], x[96], mn[1], s[1], &product[j][8], &sums);
+      for (int i = 0; i < 16; ++i) products[n][j][i] = 0.0f;
+    }
+    const int line = 4 * j + t;
+    if (line < geometry.lines) {
+      const uint4* mn = reinterpret_cast<const uint4*>(params + 32 * line);
+      const uint4* s = reinterpret_cast<const uint4*>(params + 2 * geometry.dim + 32 * line);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const HalfLine half = LoadHalfLine(mn[h], s[h]);
+#pragma unroll
+        for (int n = 0; n < kQueryTiles; ++n) {
+          const float4* x = q + (n * geometry.line_groups + j) * 128 + 64 * h;
+          MultiplyEight(x[even], x[odd], half, &products[n][j][8 * h], &all_sums[n]);
+        }
       }
     }
+  }
+#pragma unroll
+  for (int n = 0; n < kQueryTiles; ++n) {
+    const FoldSums& sums = all_sums[n];
+    const float(&product)[kLineGroups][16] = products[n];
     float top = fmaxf(sums.largest, __shfl_xor_sync(gpu::kAllLanes, sums.largest, 1));
     top = fmaxf(fmaxf(top, __shfl_xor_sync(gpu::kAllLanes, top, 2)), kFoldedMin);
     const float inverse = __fdiv_rn(127.0f, top);
@@ -183,7 +212,7 @@ template <bool kI4, int kQueryTiles, int kLineGroups>
 GPU_DEVICE void CodeDots(const uint8_t* chunk, int tile, const AttentionGeometry& geometry,
                          const FoldedQueries<kQueryTiles, kLineGroups>& folded,
                          int32_t (&dots)[kQueryTiles][4]) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = gpu::FreshLane();
 #pragma unroll
   for (int j = 0; j < kLineGroups; ++j) {
     if (4 * j < geometry.lines) {
@@ -211,7 +240,7 @@ template <bool kI4, int kQueryTiles>
 GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4* weights,
                             uint8_t* staged, float (&scale)[kQueryTiles][2],
                             float (&constant)[kQueryTiles][2]) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = gpu::FreshLane();
   const int g = lane / 4;
   float step[4][2], center[4][2];
 #pragma unroll
@@ -242,11 +271,7 @@ GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4*
     float inverse[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int offset = 4; offset < 32; offset *= 2) {
-        top[c] = fmaxf(top[c], __shfl_xor_sync(gpu::kAllLanes, top[c], offset));
-      }
-      top[c] = fmaxf(top[c], kFoldedMin);
+      top[c] = fmaxf(gpu::ColumnMax(top[c]), kFoldedMin);
       inverse[c] = __fdividef(127.0f, top[c]);
       scale[n][c] = __fmul_rn(top[c], CodeTraits<kI4>::kUnit / 127.0f);
     }
@@ -265,12 +290,7 @@ GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4*
     for (int c = 0; c < 2; ++c) {
       const float mean = __fmul_rn(scale[n][c], -CodeTraits<kI4>::kMean);
       const float codes = static_cast<float>(static_cast<int32_t>(sum[c] - 8 * kMagicBits));
-      float total = __fmaf_rn(mean, codes, centers[c]);
-#pragma unroll
-      for (int offset = 4; offset < 32; offset *= 2) {
-        total = __fadd_rn(total, __shfl_xor_sync(gpu::kAllLanes, total, offset));
-      }
-      constant[n][c] = total;
+      constant[n][c] = gpu::ColumnSum(__fmaf_rn(mean, codes, centers[c]));
     }
   }
 }
@@ -280,7 +300,7 @@ template <bool kI4, int kChannelTiles, int kQueryTiles>
 GPU_DEVICE void CodeValues(const uint8_t* chunk, const float4* weights, uint8_t* staged,
                            const AttentionGeometry& geometry,
                            float (&o)[kChannelTiles][kQueryTiles][4]) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int lane = gpu::FreshLane();
   const int g = lane / 4;
   const uint16_t* params = reinterpret_cast<const uint16_t*>(chunk + 32 * geometry.dim);
 #pragma unroll 1

@@ -13,12 +13,14 @@
 // parameters.
 namespace strata::cuda {
 
-// Where unit u of a chunk lies: u ^ ((u >> shift) & mask). A permutation within groups of eight
-// units (a row of the 32 banks) that depends on the row alone, so that the units which one
-// instruction reads at a large stride lie in different banks.
+// Where unit u of a chunk lies: u ^ ((u >> shift) & mask) ^ ((u >> far_shift) & far_mask). A
+// permutation within groups of eight units (a row of the 32 banks) that depends on the row alone,
+// so that the units which one instruction reads at a large stride lie in different banks.
 struct Swizzle {
   uint32_t shift;
   uint32_t mask;
+  uint32_t far_shift;
+  uint32_t far_mask;
 };
 
 struct AttentionGeometry {
@@ -28,15 +30,19 @@ struct AttentionGeometry {
   int32_t group;        // query heads a KV head
   int32_t v_lines;      // lines of one V group
   int32_t v_groups;
-  uint32_t chunk_bytes;  // of the largest chunk of any format
+  int32_t warps;  // of a block
+  uint32_t
+      stage_bytes;  // of a ring: the largest chunk of any format, in prefill the largest tensor
 
-  // Byte offsets in shared memory (AttentionSmem).
+  // Byte offsets in shared memory. Of the queries: FP32 at 0, and where they are kept, as halves.
   uint32_t q_halves;
   uint32_t q_scale;
-  uint32_t totals;
-  uint32_t weights;
-  uint32_t staged;
-  uint32_t infos;
+  uint32_t sums;        // m and l: two states a query
+  uint32_t split_o;     // o of the state of a split that its shares are folded into
+  uint32_t weights;     // a warp's, then the next warp's
+  uint32_t staged;      // a warp's, then the next warp's
+  uint32_t infos;       // of pages; decoding: a warp's, then the next warp's
+  uint32_t bad_values;  // prefill: 8 bytes a warp
   uint32_t ring;
   uint32_t shared_bytes;
 
@@ -46,7 +52,7 @@ struct AttentionGeometry {
   Swizzle v_codes;
 };
 
-// Pages whose description a warp's producer may be ahead of its consumer, at least.
+// Pages whose description a producer may be ahead of its consumer, at least.
 inline constexpr int kPageInfos = 4;
 inline constexpr int kPageInfoBytes = 16;
 // Bytes of one query's weights, staged for the other operand: 64 int8, or 16 pairs of halves, at a
@@ -55,8 +61,8 @@ inline constexpr int kStagedStride = 80;
 
 // K is read line by line, four lines at a time (codes), or channel by channel, eight at a time
 // (F16): the same for every head dim.
-constexpr Swizzle KHalvesSwizzle() { return {3, 1}; }
-constexpr Swizzle KCodesSwizzle() { return {2, 2}; }
+constexpr Swizzle KHalvesSwizzle() { return {3, 1, 0, 0}; }
+constexpr Swizzle KCodesSwizzle() { return {2, 2, 0, 0}; }
 
 constexpr int TrailingZeros(uint32_t x) {
   int count = 0;
@@ -67,22 +73,23 @@ constexpr int TrailingZeros(uint32_t x) {
   return count;
 }
 
-// F16 V: eight rows of `row` = D / 8 units, at the same place of each. Rows at a distance of
-// 8 / 2^z, where 2^z divides `row`, start at the same bank; what tells them apart are the bits
-// above.
+// F16 V: rows of D / 8 units, tokens j and j + 8 for four j, at the same place of each. With 2^z
+// the power of two in D / 8, rows at a distance of 8 / 2^z start at the same bank, and two that are
+// eight apart differ in bit z + 3.
 constexpr Swizzle VHalvesSwizzle(int dim) {
-  const int zeros = TrailingZeros(static_cast<uint32_t>(dim / 8));
-  return {static_cast<uint32_t>(zeros < 3 ? 3 : zeros), zeros < 3 ? (1u << zeros) - 1 : 7u};
+  const uint32_t z = static_cast<uint32_t>(TrailingZeros(static_cast<uint32_t>(dim / 8)));
+  const uint32_t bit = (z < 3 ? z : 3) - 1;
+  return {z < 3 ? 3 : z, (1u << bit) - 1, z + 3 - bit, 1u << bit};
 }
 
 // V codes: four lines at a stride of D / 16 lines, half a line (two units) of each.
 constexpr Swizzle VCodesSwizzle(int dim) {
   const int zeros = TrailingZeros(static_cast<uint32_t>(dim / 16));
-  return {static_cast<uint32_t>(1 + (zeros < 1 ? 1 : zeros)), zeros == 0 ? 2u : 6u};
+  return {static_cast<uint32_t>(1 + (zeros < 1 ? 1 : zeros)), zeros == 0 ? 2u : 6u, 0, 0};
 }
 
-// `stages`: chunks in a warp's ring. `query_tiles`: eights of queries in a tile.
-constexpr AttentionGeometry MakeAttentionGeometry(int dim, int group, int query_tiles, int stages) {
+// What does not depend on the kernel.
+constexpr AttentionGeometry CommonGeometry(int dim, int group) {
   const PageFormat codes{KvKind::kI4, KvKind::kI4, 1, dim};
   AttentionGeometry g{};
   g.dim = dim;
@@ -94,21 +101,73 @@ constexpr AttentionGeometry MakeAttentionGeometry(int dim, int group, int query_
   const uint32_t planes = 32 * static_cast<uint32_t>(dim);
   const uint32_t k_params = 4 * static_cast<uint32_t>(dim);
   const uint32_t v_params = 4 * kBlockTokens * static_cast<uint32_t>(g.v_groups);
-  g.chunk_bytes = planes + (k_params > v_params ? k_params : v_params);
-  const uint32_t queries = 8 * static_cast<uint32_t>(query_tiles);
-  const uint32_t warps = kAttentionWarps;
-  g.q_halves = queries * 256 * static_cast<uint32_t>(g.line_groups);
-  g.q_scale = g.q_halves + queries * planes / 8;
-  g.totals = g.q_scale + queries * 4;
-  g.weights = g.totals + queries * 16;
-  g.staged = g.weights + warps * queries * 256;
-  g.infos = g.staged + warps * queries * kStagedStride;
-  g.ring = (g.infos + warps * kPageInfos * kPageInfoBytes + 127) / 128 * 128;
-  g.shared_bytes = g.ring + warps * static_cast<uint32_t>(stages) * g.chunk_bytes;
+  g.stage_bytes = planes + (k_params > v_params ? k_params : v_params);
   g.k_halves = KHalvesSwizzle();
   g.k_codes = KCodesSwizzle();
   g.v_halves = VHalvesSwizzle(dim);
   g.v_codes = VCodesSwizzle(dim);
+  return g;
+}
+
+// For kernels that are compiled for one head dim.
+template <int kDim>
+inline constexpr AttentionGeometry kCommonGeometry = CommonGeometry(kDim, 1);
+
+// Bytes of one query: FP32, as two halves, its scores of a page, and its o.
+constexpr uint32_t QueryBytes(const AttentionGeometry& g) {
+  return 256 * static_cast<uint32_t>(g.line_groups);
+}
+constexpr uint32_t HalvesBytes(const AttentionGeometry& g) {
+  return 4 * static_cast<uint32_t>(g.dim);
+}
+inline constexpr uint32_t kScoreBytes = 4 * kBlockTokens;
+inline constexpr uint32_t kSumsBytes = 16;
+
+constexpr uint32_t RoundUp(uint32_t bytes, uint32_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Warps of a prefill block at most: with 255 registers a thread, as many as a multiprocessor has
+// room for.
+inline constexpr int kPrefillWarpsMax = 8;
+
+// Decoding: a warp a share, all with the same kAttentionDecodeQueries queries and a ring each of
+// `stages` chunks.
+constexpr AttentionGeometry MakeDecodeGeometry(int dim, int group, int stages) {
+  AttentionGeometry g = CommonGeometry(dim, group);
+  g.warps = kAttentionShares;
+  constexpr uint32_t kQueries = kAttentionDecodeQueries;
+  constexpr uint32_t kWarps = kAttentionShares;
+  g.q_halves = kQueries * QueryBytes(g);
+  g.q_scale = g.q_halves + kQueries * HalvesBytes(g);
+  g.sums = g.q_scale + kQueries * 4;
+  g.weights = g.sums + kQueries * kSumsBytes;
+  g.split_o = g.weights;  // between pages the scores' memory is free
+  g.staged = g.weights + kWarps * kQueries * kScoreBytes;
+  g.infos = g.staged + kWarps * kQueries * kStagedStride;
+  g.ring = RoundUp(g.infos + kWarps * kPageInfos * kPageInfoBytes, 128);
+  g.shared_bytes = g.ring + kWarps * static_cast<uint32_t>(stages) * g.stage_bytes;
+  return g;
+}
+
+// Prefill: `warps` warps with `query_tiles` eights of queries each, and one ring of `stages`
+// tensors: an F16 tensor is four chunks, whole.
+constexpr AttentionGeometry MakePrefillGeometry(int dim, int group, int warps, int query_tiles,
+                                                int stages) {
+  AttentionGeometry g = CommonGeometry(dim, group);
+  g.warps = warps;
+  const uint32_t queries = static_cast<uint32_t>(8 * query_tiles * warps);
+  g.q_scale = queries * QueryBytes(g);
+  g.sums = g.q_scale + queries * 4;
+  g.weights = g.sums + queries * kSumsBytes;
+  g.staged = g.weights + queries * kScoreBytes;
+  g.split_o = g.staged + queries * kStagedStride;
+  g.infos = g.split_o + queries * 4 * static_cast<uint32_t>(dim);
+  g.bad_values = g.infos + kPageInfos * static_cast<uint32_t>(sizeof(AttentionPage));
+  g.ring = RoundUp(g.bad_values + 8 * static_cast<uint32_t>(warps), 128);
+  const uint32_t halves = 128 * static_cast<uint32_t>(dim);
+  if (g.stage_bytes < halves) g.stage_bytes = halves;
+  g.shared_bytes = g.ring + static_cast<uint32_t>(stages) * g.stage_bytes;
   return g;
 }
 

@@ -42,15 +42,16 @@ struct alignas(16) AttentionPage {
   int32_t layout;      // index into AttentionLaunch::layouts
 };
 
-// Warps of a block. Warp w attends to the pages of a split whose block index is w modulo this.
-inline constexpr int kAttentionWarps = 4;
+// Shares of a split: share s is the pages whose block index is s modulo this. Each makes a state of
+// its own, and a split's is those of its shares folded in their order.
+inline constexpr int kAttentionShares = 4;
 
-// A few pages of one sequence whose states are made together: warp w has pages[first_page +
-// begin[w]] and the count[w] - 1 after it.
+// A few pages of one sequence whose states are made together: share s has pages[first_page +
+// begin[s]] and the count[s] - 1 after it.
 struct AttentionSplit {
   int32_t first_page;
-  uint8_t begin[kAttentionWarps];
-  uint8_t count[kAttentionWarps];
+  uint8_t begin[kAttentionShares];
+  uint8_t count[kAttentionShares];
 };
 
 // One block's work for each KV head: the queries of one tile over some splits, folded in their
@@ -60,7 +61,7 @@ struct AttentionWork {
   int32_t first_row;       // row in q of flat query 0
   int32_t first_position;  // of that row; the row at position p sees tokens 0..p
   int32_t first_query;
-  int32_t queries;      // 1..the tile's width
+  int32_t queries;      // 1..the tile's width (kAttentionDecodeQueries, or what prefill has)
   int32_t first_state;  // state of (kv_head, query i) is first_state + kv_head * queries + i
   int32_t first_split;
   int32_t split_count;  // at least 1
@@ -92,9 +93,10 @@ struct AttentionLaunch {
   const float* q;  // [rows][query_heads][head_dim], stored basis, times 1/sqrt(head_dim)
   const AttentionPage* pages;
   const AttentionSplit* splits;
-  const AttentionWork* work;  // narrow_count items of narrow tiles, then wide_count of wide ones
-  int32_t narrow_count;
-  int32_t wide_count;
+  const AttentionWork* work;  // decode_count items of decode tiles, then prefill_count of prefill's
+  int32_t decode_count;
+  int32_t prefill_count;
+  int32_t prefill_queries;  // as PrepareAttention said
   int32_t state_count;
   float* states;  // AttentionStateFloats(state_count, head_dim), written by the work
   AttentionLayout layouts[kAttentionLayoutsMax];
@@ -106,6 +108,7 @@ struct AttentionMerge {
   int32_t head_dim;
   const AttentionTile* tiles;
   int32_t tile_count;
+  int32_t queries_max;  // of a tile
   int32_t state_count;
   const float* states;
   // Folded in last, where not null: what another device made of its pages (near-data attention), or
@@ -116,10 +119,10 @@ struct AttentionMerge {
   AttentionStates out;
 };
 
-// Queries a tile of a KV head can have: narrow tiles are for decoding, wide ones for prefill. The
-// arithmetic of a query is the same in either, bit for bit.
-inline constexpr int kAttentionNarrowQueries = 8;
-constexpr int AttentionWideQueries(int head_dim) { return head_dim <= 128 ? 16 : 8; }
+// Queries of a KV head that a decode tile can have. Its block's warps have a share of the pages
+// each, and all of the queries. In a prefill tile a warp has queries of its own and all warps read
+// each page together. The arithmetic of a query is the same in either, bit for bit.
+inline constexpr int kAttentionDecodeQueries = 8;
 
 // Floats of `states`: o [state_count][head_dim], m [state_count], l [state_count].
 constexpr size_t AttentionStateFloats(int64_t state_count, int head_dim) {
@@ -127,11 +130,12 @@ constexpr size_t AttentionStateFloats(int64_t state_count, int head_dim) {
 }
 
 // Once for the current device and head dim, before the first launch: lets the kernels have their
-// shared memory. cudaErrorInvalidValue for a head dim that is not a multiple of 16 in 16..256, or
-// one whose pages do not fit this device's shared memory.
-cudaError_t PrepareAttention(int head_dim);
+// shared memory, and says how many queries a prefill tile has on this device: 0 where its shared
+// memory is too small for tiles that are worth it. cudaErrorInvalidValue for a head dim that is not
+// a multiple of 16 in 16..256, or one whose pages do not fit this device's shared memory.
+cudaError_t PrepareAttention(int head_dim, int32_t* prefill_queries);
 
-// Enqueues the work of one layer: at most one kernel for the narrow tiles and one for the wide.
+// Enqueues the work of one layer: at most one kernel for the decode tiles and one for prefill's.
 cudaError_t LaunchAttention(const AttentionLaunch& launch, cudaStream_t stream);
 
 cudaError_t LaunchAttentionMerge(const AttentionMerge& merge, cudaStream_t stream);

@@ -72,7 +72,7 @@ class SlotMerge {
   const int64_t stride_;
 };
 
-// Grid: (tiles, KV heads, the widest tile's queries). Block: the channels.
+// Grid: (tiles, KV heads, merge.queries_max). Block: the channels.
 __global__ void MergeKernel(const __grid_constant__ AttentionMerge merge) {
   const AttentionTile tile = merge.tiles[blockIdx.x];
   const int query = static_cast<int>(blockIdx.z);
@@ -115,9 +115,8 @@ __global__ void MergeKernel(const __grid_constant__ AttentionMerge merge) {
 
 cudaError_t LaunchAttentionMerge(const AttentionMerge& merge, cudaStream_t stream) {
   if (merge.tile_count == 0) return cudaSuccess;
-  const int wide = AttentionWideQueries(merge.head_dim);
   const dim3 grid(static_cast<unsigned>(merge.tile_count), static_cast<unsigned>(merge.kv_heads),
-                  static_cast<unsigned>(wide));
+                  static_cast<unsigned>(merge.queries_max));
   const dim3 block(static_cast<unsigned>((merge.head_dim + 31) / 32 * 32));
   return gpu::Launch(MergeKernel, grid, block, 0, stream, merge);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/gpu_compat.cuh"
 
 namespace strata::cuda {
@@ -30,5 +31,24 @@ GPU_DEVICE float MergeValue(const MergeFactors& factors, float value, float othe
   const float kept = factors.keep == 0.0f ? 0.0f : __fmul_rn(value, factors.keep);
   return factors.gain == 0.0f ? kept : __fmaf_rn(other, factors.gain, kept);
 }
+
+// Of the states of a work item and KV head, the first.
+GPU_DEVICE int32_t FirstState(const AttentionWork& work, int kv_head) {
+  return work.first_state + kv_head * work.queries;
+}
+
+// A state and those behind it, in global memory.
+struct StateSlots {
+  float* o;  // [query][head_dim]
+  float* m;
+  float* l;
+
+  GPU_DEVICE StateSlots(const AttentionLaunch& launch, int32_t state) {
+    const int64_t count = launch.state_count;
+    o = launch.states + int64_t{state} * launch.head_dim;
+    m = launch.states + count * launch.head_dim + state;
+    l = m + count;
+  }
+};
 
 }  // namespace strata::cuda

@@ -8,9 +8,9 @@
 namespace strata::cuda {
 namespace {
 
-// Blocks that make a launch worth its name: with fewer wide tiles than this, each split is a block
-// of its own.
-constexpr int64_t kManyBlocks = 256;
+// Blocks that make a launch of prefill tiles worth its name, one a multiprocessor of a large GPU:
+// with fewer, each split is a block of its own.
+constexpr int64_t kManyBlocks = 128;
 
 AttentionRead ReadOf(KvKind kind) {
   switch (kind) {
@@ -54,7 +54,7 @@ int32_t LayoutIndex(const PageRun& run, std::vector<AttentionLayout>* layouts) {
 }
 
 int32_t BlockOf(const AttentionPage& page) { return page.position / kBlockTokens; }
-int32_t WarpOf(const AttentionPage& page) { return BlockOf(page) % kAttentionWarps; }
+int32_t ShareOf(const AttentionPage& page) { return BlockOf(page) % kAttentionShares; }
 
 // One sequence's pages, in the order of the lists, and how they are split.
 struct SequencePages {
@@ -66,7 +66,7 @@ struct SequencePages {
   std::vector<Split> splits;
 };
 
-// The pages of `sequence` that any of its rows sees, split by split, in a split warp by warp.
+// The pages of `sequence` that any of its rows sees, split by split, in a split share by share.
 void CollectPages(const AttentionShape& shape, const AttentionSequence& sequence,
                   std::vector<AttentionLayout>* layouts, SequencePages* out) {
   out->pages.clear();
@@ -97,7 +97,7 @@ void CollectPages(const AttentionShape& shape, const AttentionSequence& sequence
   for (const SequencePages::Split& split : out->splits) {
     const auto first = out->pages.begin() + split.first_page;
     std::stable_sort(first, first + split.page_count,
-                     [](const auto& a, const auto& b) { return WarpOf(a) < WarpOf(b); });
+                     [](const auto& a, const auto& b) { return ShareOf(a) < ShareOf(b); });
   }
 }
 
@@ -108,10 +108,10 @@ bool CutSplit(const SequencePages& sequence, const SequencePages::Split& split, 
   bool any = false;
   for (int32_t i = 0; i < split.page_count; ++i) {
     const AttentionPage& page = sequence.pages[split.first_page + i];
-    // A warp's pages are in the order of positions, so those that are not seen are its last ones.
+    // A share's pages are in the order of positions, so those that are not seen are its last ones.
     if (page.position > last) continue;
-    const int32_t warp = WarpOf(page);
-    if (out->count[warp]++ == 0) out->begin[warp] = static_cast<uint8_t>(i);
+    const int32_t share = ShareOf(page);
+    if (out->count[share]++ == 0) out->begin[share] = static_cast<uint8_t>(i);
     any = true;
   }
   return any;
@@ -120,11 +120,11 @@ bool CutSplit(const SequencePages& sequence, const SequencePages::Split& split, 
 // Writes the lists of one call.
 class Planner {
  public:
-  Planner(const AttentionShape& shape, int64_t state_limit, AttentionLists* lists)
+  Planner(const AttentionShape& shape, const AttentionLimits& limits, AttentionLists* lists)
       : shape_(shape),
         group_(shape.query_heads / shape.kv_heads),
-        wide_(AttentionWideQueries(shape.head_dim)),
-        spare_states_(state_limit),
+        prefill_queries_(limits.prefill_queries),
+        spare_states_(limits.states),
         lists_(*lists) {}
 
   void Plan(absl::Span<const AttentionSequence> sequences);
@@ -137,8 +137,8 @@ class Planner {
     int32_t queries;
   };
 
-  bool IsNarrow(const AttentionSequence& sequence) const {
-    return int64_t{1} * sequence.rows * group_ <= kAttentionNarrowQueries;
+  bool IsPrefill(const AttentionSequence& sequence) const {
+    return prefill_queries_ > 0 && int64_t{1} * sequence.rows * group_ >= kAttentionPrefillMin;
   }
   template <class Body>
   void ForEachTile(const AttentionSequence& sequence, const Body& body) const;
@@ -147,18 +147,18 @@ class Planner {
 
   const AttentionShape& shape_;
   const int32_t group_;
-  const int32_t wide_;
-  int64_t spare_states_;  // beyond one a query
-  bool many_wide_ = false;
+  const int32_t prefill_queries_;
+  int64_t spare_states_;     // beyond one a query
+  bool many_tiles_ = false;  // of prefill
   SequencePages pages_;
-  std::vector<AttentionWork> wide_work_;
+  std::vector<AttentionWork> prefill_work_;
   AttentionLists& lists_;
 };
 
 // As many whole rows as fit, or parts of one row where its heads alone do not.
 template <class Body>
 void Planner::ForEachTile(const AttentionSequence& sequence, const Body& body) const {
-  const int32_t width = IsNarrow(sequence) ? kAttentionNarrowQueries : wide_;
+  const int32_t width = IsPrefill(sequence) ? prefill_queries_ : kAttentionDecodeQueries;
   const int32_t rows = std::max(1, width / group_);
   for (int32_t row = 0; row < sequence.rows; row += rows) {
     const int32_t queries = std::min(rows, sequence.rows - row) * group_;
@@ -180,7 +180,7 @@ void Planner::AddTile(const Tile& tile, int32_t first_page, std::vector<Attentio
   const int32_t splits = static_cast<int32_t>(lists_.splits.size()) - first_split;
   const int32_t states = tile.queries * shape_.kv_heads;
   const int64_t more = int64_t{1} * states * (splits - 1);
-  const bool apart = more <= spare_states_ && (IsNarrow(sequence) || !many_wide_);
+  const bool apart = more <= spare_states_ && !(IsPrefill(sequence) && many_tiles_);
   if (apart) spare_states_ -= std::max<int64_t>(more, 0);
   const int32_t slots = apart ? splits : std::min(splits, 1);
   AttentionWork item{sequence.first_row + tile.row,
@@ -203,7 +203,7 @@ void Planner::AddSequence(const AttentionSequence& sequence) {
   CollectPages(shape_, sequence, &lists_.layouts, &pages_);
   const int32_t first_page = static_cast<int32_t>(lists_.pages.size());
   lists_.pages.insert(lists_.pages.end(), pages_.pages.begin(), pages_.pages.end());
-  std::vector<AttentionWork>* work = IsNarrow(sequence) ? &lists_.work : &wide_work_;
+  std::vector<AttentionWork>* work = IsPrefill(sequence) ? &prefill_work_ : &lists_.work;
   ForEachTile(sequence, [&](const Tile& tile) { AddTile(tile, first_page, work); });
 }
 
@@ -214,26 +214,28 @@ void Planner::Plan(absl::Span<const AttentionSequence> sequences) {
   lists_.tiles.clear();
   lists_.layouts.clear();
   lists_.state_count = 0;
-  int64_t wide_tiles = 0;
+  int64_t prefill_tiles = 0;
   for (const AttentionSequence& sequence : sequences) {
     spare_states_ -= AttentionStatesMin(sequence.rows, shape_.query_heads);
-    if (!IsNarrow(sequence)) ForEachTile(sequence, [&](const Tile&) { ++wide_tiles; });
+    if (IsPrefill(sequence)) ForEachTile(sequence, [&](const Tile&) { ++prefill_tiles; });
   }
   STRATA_CHECK(spare_states_ >= 0);
-  many_wide_ = wide_tiles * shape_.kv_heads >= kManyBlocks;
+  many_tiles_ = prefill_tiles * shape_.kv_heads >= kManyBlocks;
   for (const AttentionSequence& sequence : sequences) AddSequence(sequence);
-  lists_.narrow_count = static_cast<int32_t>(lists_.work.size());
-  lists_.work.insert(lists_.work.end(), wide_work_.begin(), wide_work_.end());
+  lists_.decode_count = static_cast<int32_t>(lists_.work.size());
+  lists_.prefill_queries = prefill_queries_;
+  // Later rows see more: the longest work first, so that what ends a launch is short.
+  lists_.work.insert(lists_.work.end(), prefill_work_.rbegin(), prefill_work_.rend());
 }
 
 }  // namespace
 
 void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequence> sequences,
-                   int64_t state_limit, AttentionLists* lists) {
+                   const AttentionLimits& limits, AttentionLists* lists) {
   STRATA_CHECK(shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0);
   STRATA_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0);
-  STRATA_CHECK(state_limit <= INT32_MAX);
-  Planner(shape, state_limit, lists).Plan(sequences);
+  STRATA_CHECK(limits.states <= INT32_MAX && limits.prefill_queries >= 0);
+  Planner(shape, limits, lists).Plan(sequences);
 }
 
 AttentionLaunch LaunchOf(const AttentionShape& shape, const AttentionLists& lists) {
@@ -241,8 +243,9 @@ AttentionLaunch LaunchOf(const AttentionShape& shape, const AttentionLists& list
   launch.query_heads = shape.query_heads;
   launch.kv_heads = shape.kv_heads;
   launch.head_dim = shape.head_dim;
-  launch.narrow_count = lists.narrow_count;
-  launch.wide_count = static_cast<int32_t>(lists.work.size()) - lists.narrow_count;
+  launch.decode_count = lists.decode_count;
+  launch.prefill_count = static_cast<int32_t>(lists.work.size()) - lists.decode_count;
+  launch.prefill_queries = lists.prefill_queries;
   launch.state_count = lists.state_count;
   std::copy(lists.layouts.begin(), lists.layouts.end(), launch.layouts);
   return launch;
@@ -254,6 +257,9 @@ AttentionMerge MergeOf(const AttentionShape& shape, const AttentionLists& lists)
   merge.kv_heads = shape.kv_heads;
   merge.head_dim = shape.head_dim;
   merge.tile_count = static_cast<int32_t>(lists.tiles.size());
+  for (const AttentionTile& tile : lists.tiles) {
+    merge.queries_max = std::max(merge.queries_max, tile.queries);
+  }
   merge.state_count = lists.state_count;
   return merge;
 }

@@ -8,16 +8,17 @@
 
 namespace strata::cuda {
 
-// One warp's share of the pages: scores, running softmax and weighted values. Elements of C
-// (scores: rows are tokens; o: rows are channels) are as attention_f16.cuh says; columns are
-// queries.
-template <int kChannelTiles, int kQueryTiles>
+// What one warp makes of its queries and the pages it is given: scores, running softmax and
+// weighted values. Elements of C (scores: rows are tokens; o: rows are channels) are as
+// attention_f16.cuh says; columns are queries. A page is: StartPage, Score or ScorePage for K,
+// Softmax, AddValues for V.
+template <int kChannelTiles, int kQueryTiles, class Queries>
 class WarpAttention {
  public:
   static constexpr int kLineGroups = (kChannelTiles + 3) / 4;
 
   GPU_DEVICE WarpAttention(const AttentionGeometry& geometry, const AttentionWork& work,
-                           const TileQueries<kQueryTiles>& queries, uint8_t* shared)
+                           const Queries& queries, uint8_t* shared)
       : geometry_(geometry),
         queries_(queries),
         lane_(static_cast<int>(threadIdx.x % 32)),
@@ -48,41 +49,98 @@ class WarpAttention {
     }
   }
 
-  template <class Stream>
-  GPU_DEVICE void AttendPage(Stream* stream) {
-    const PageInfo info = stream->NextPage();
+  GPU_DEVICE void StartPage(const PageInfo& info) {
     // Whether some query may not see some token.
     masked_ = info.visible != ~uint64_t{0} || info.position + kBlockTokens - 1 > first_position_;
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) top_[n][0] = top_[n][1] = kScoreFloor;
-    if (info.k == AttentionRead::kF16 && (info.parts & 15) != 15) HideTiles(~info.parts & 15);
-    // Chunk by chunk, as the stream brings them: K, then V. One loop, so that the code that follows
-    // the stream is there once.
-    bool scored = false;
+  }
+  GPU_DEVICE bool masked() const { return masked_; }
+
+  // Scores of one chunk of K: tile `tile`, or a page of codes.
+  GPU_DEVICE void Score(const uint8_t* chunk, int tile, const PageInfo& info) {
+    if (info.k == AttentionRead::kF16) {
+      ScoreHalves<1>(chunk, tile, info);
+    } else if (info.k == AttentionRead::kI4) {
+      ScoreCodes<true>(chunk, info);
+    } else {
+      ScoreCodes<false>(chunk, info);
+    }
+  }
+  // Of all of K at once.
+  GPU_DEVICE void ScorePage(const uint8_t* tensor, const PageInfo& info) {
+    if (info.k == AttentionRead::kF16) {
+      ScoreHalves<4>(tensor, 0, info);
+    } else {
+      Score(tensor, 0, info);
+    }
+  }
+  // Tiles of an F16 K that are not scored, because no query sees them.
+  GPU_DEVICE void HideTiles(uint32_t tiles) {
 #pragma unroll 1
-    for (uint32_t parts = info.parts; parts != 0; parts &= parts - 1) {
-      const int part = __ffs(static_cast<int>(parts)) - 1;
-      if (part >= 4 && !scored) {
-        Softmax();
-        scored = true;
+    for (; tiles != 0; tiles &= tiles - 1) {
+      const int tile = __ffs(static_cast<int>(tiles)) - 1;
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n) {
+        weights_[(tile * kQueryTiles + n) * 32 + lane_] =
+            make_float4(kHiddenScore, kHiddenScore, kHiddenScore, kHiddenScore);
       }
-      const uint8_t* chunk = stream->NextChunk();
-      if (part < 4) {
-        if (info.k == AttentionRead::kF16) {
-          ScoreHalves(chunk, part, info);
-        } else if (info.k == AttentionRead::kI4) {
-          ScoreCodes<true>(chunk, info);
-        } else {
-          ScoreCodes<false>(chunk, info);
-        }
-      } else {
-        if (info.v == AttentionRead::kF16) {
-          AddHalves(const_cast<uint8_t*>(chunk), part - 4, info);
-        } else if (info.v == AttentionRead::kI4) {
-          CodeValues<true, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
-        } else {
-          CodeValues<false, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
-        }
+    }
+  }
+
+  // Replaces the page's scores by weights relative to the new maximum.
+  GPU_DEVICE void Softmax() {
+    bool higher = false;
+    float factor[kQueryTiles][2];
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        top_[n][c] = gpu::ColumnMax(top_[n][c]);
+        higher = higher || top_[n][c] > m_[n][c];
+        const float m = fmaxf(m_[n][c], top_[n][c]);
+        factor[n][c] = gpu::Exp2Approx(m_[n][c] - m);
+        m_[n][c] = m;
+      }
+    }
+    // A factor of 1 changes nothing, so that leaving all of them out is not seen in the bits.
+    if (__any_sync(gpu::kAllLanes, higher)) Rescale(factor);
+#pragma unroll 1
+    for (int tile = 0; tile < 4; ++tile) {
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n) {
+        float4 p = weights_[(tile * kQueryTiles + n) * 32 + lane_];
+        p.x = gpu::Exp2Approx(p.x - m_[n][0]);
+        p.y = gpu::Exp2Approx(p.y - m_[n][1]);
+        p.z = gpu::Exp2Approx(p.z - m_[n][0]);
+        p.w = gpu::Exp2Approx(p.w - m_[n][1]);
+        l_[n][0] = __fadd_rn(__fadd_rn(l_[n][0], p.x), p.z);
+        l_[n][1] = __fadd_rn(__fadd_rn(l_[n][1], p.y), p.w);
+        weights_[(tile * kQueryTiles + n) * 32 + lane_] = p;
+      }
+    }
+  }
+
+  // Adds the weighted values of one chunk of V: tile `tile`, or a page of codes. Of an F16 tile of
+  // a page of which some query does not see all, what they do not see has been cleared.
+  GPU_DEVICE void AddValues(const uint8_t* chunk, int tile, const PageInfo& info) {
+    if (info.v == AttentionRead::kF16) {
+      AddHalves(chunk, tile);
+    } else if (info.v == AttentionRead::kI4) {
+      CodeValues<true, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
+    } else {
+      CodeValues<false, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
+    }
+  }
+
+  // The token at `position` has a value that is not finite, which has been cleared: the queries
+  // that see it get NaN for their whole output, the others nothing.
+  GPU_DEVICE void Spoil(int32_t position) {
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (PositionOf(n, c) >= position) l_[n][c] = __uint_as_float(0x7fc00000u);
       }
     }
   }
@@ -92,17 +150,12 @@ class WarpAttention {
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-#pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2) {
-          l_[n][c] = __fadd_rn(l_[n][c], __shfl_xor_sync(gpu::kAllLanes, l_[n][c], offset));
-        }
-      }
+      for (int c = 0; c < 2; ++c) l_[n][c] = gpu::ColumnSum(l_[n][c]);
     }
   }
 
-  // Folds the state into a block's total: o [n][channel tile][element][lane], m and l by query. To
-  // be called by one warp after the other, the first one of all with `first`.
+  // Folds the state into that of a split: o [n][channel tile][element][lane], m and l by query. To
+  // be called share after share, the first one of all with `first`.
   GPU_DEVICE void FoldInto(bool first, float* o, float* m, float* l) {
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
@@ -165,31 +218,23 @@ class WarpAttention {
         make_float4(kept[0], kept[1], kept[2], kept[3]);
   }
 
-  // Tiles that are not brought in.
-  GPU_DEVICE void HideTiles(uint32_t tiles) {
-#pragma unroll 1
-    for (; tiles != 0; tiles &= tiles - 1) {
-      const int tile = __ffs(static_cast<int>(tiles)) - 1;
-#pragma unroll
-      for (int n = 0; n < kQueryTiles; ++n) {
-        weights_[(tile * kQueryTiles + n) * 32 + lane_] =
-            make_float4(kHiddenScore, kHiddenScore, kHiddenScore, kHiddenScore);
-      }
-    }
-  }
-
-  GPU_DEVICE void ScoreHalves(const uint8_t* chunk, int tile, const PageInfo& info) {
-    float scores[kQueryTiles][4];
-    HalfScores<kQueryTiles>(chunk, queries_.halves(), geometry_, scores);
+  template <int kTiles>
+  GPU_DEVICE void ScoreHalves(const uint8_t* chunks, int first_tile, const PageInfo& info) {
+    float scores[kTiles][kQueryTiles][4];
+    HalfScores(chunks, queries_, geometry_, scores);
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
       const float2 scale =
           *reinterpret_cast<const float2*>(queries_.scale() + 8 * n + lane_ % 4 * 2);
-      scores[n][0] = __fmul_rn(scores[n][0], scale.x);
-      scores[n][1] = __fmul_rn(scores[n][1], scale.y);
-      scores[n][2] = __fmul_rn(scores[n][2], scale.x);
-      scores[n][3] = __fmul_rn(scores[n][3], scale.y);
-      KeepScores(tile, info, n, scores[n]);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float(&s)[4] = scores[tile][n];
+        s[0] = __fmul_rn(s[0], scale.x);
+        s[1] = __fmul_rn(s[1], scale.y);
+        s[2] = __fmul_rn(s[2], scale.x);
+        s[3] = __fmul_rn(s[3], scale.y);
+        KeepScores(first_tile + tile, info, n, s);
+      }
     }
   }
 
@@ -229,42 +274,6 @@ class WarpAttention {
     }
   }
 
-  // Replaces the page's scores by weights relative to the new maximum.
-  GPU_DEVICE void Softmax() {
-    bool higher = false;
-    float factor[kQueryTiles][2];
-#pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-#pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2) {
-          top_[n][c] = fmaxf(top_[n][c], __shfl_xor_sync(gpu::kAllLanes, top_[n][c], offset));
-        }
-        higher = higher || top_[n][c] > m_[n][c];
-        const float m = fmaxf(m_[n][c], top_[n][c]);
-        factor[n][c] = gpu::Exp2Approx(m_[n][c] - m);
-        m_[n][c] = m;
-      }
-    }
-    // A factor of 1 changes nothing, so that leaving all of them out is not seen in the bits.
-    if (__any_sync(gpu::kAllLanes, higher)) Rescale(factor);
-#pragma unroll 1
-    for (int tile = 0; tile < 4; ++tile) {
-#pragma unroll
-      for (int n = 0; n < kQueryTiles; ++n) {
-        float4 p = weights_[(tile * kQueryTiles + n) * 32 + lane_];
-        p.x = gpu::Exp2Approx(p.x - m_[n][0]);
-        p.y = gpu::Exp2Approx(p.y - m_[n][1]);
-        p.z = gpu::Exp2Approx(p.z - m_[n][0]);
-        p.w = gpu::Exp2Approx(p.w - m_[n][1]);
-        l_[n][0] = __fadd_rn(__fadd_rn(l_[n][0], p.x), p.z);
-        l_[n][1] = __fadd_rn(__fadd_rn(l_[n][1], p.y), p.w);
-        weights_[(tile * kQueryTiles + n) * 32 + lane_] = p;
-      }
-    }
-  }
-
   GPU_DEVICE void Rescale(const float (&factor)[kQueryTiles][2]) {
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
@@ -278,44 +287,14 @@ class WarpAttention {
     }
   }
 
-  GPU_DEVICE void AddHalves(uint8_t* chunk, int tile, const PageInfo& info) {
-    if (masked_) HideValues(chunk, tile, info);
-#pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n) {
-      const float4 p4 = weights_[(tile * kQueryTiles + n) * 32 + lane_];
-      const float p[4] = {p4.x, p4.y, p4.z, p4.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = 8 * n + lane_ % 4 * 2 + i % 2;
-        const int token = lane_ / 4 + 8 * (i / 2);
-        *reinterpret_cast<uint32_t*>(staged_ + query * kStagedStride + 4 * token) =
-            SplitHalves(p[i]);
-      }
-    }
+  GPU_DEVICE void AddHalves(const uint8_t* chunk, int tile) {
+    StageWeights<kQueryTiles>(weights_ + tile * kQueryTiles * 32, staged_);
     __syncwarp();
     HalfValues<kChannelTiles, kQueryTiles>(chunk, staged_, geometry_, o_);
   }
 
-  // A query that sees a value that is not finite gets NaN for its whole output, the others nothing.
-  GPU_DEVICE void HideValues(uint8_t* chunk, int tile, const PageInfo& info) {
-    const int first = info.position + 16 * tile;
-    uint32_t seen = static_cast<uint32_t>(info.visible >> (16 * tile)) & 0xffffu;
-    const int causal = last_position_ - first + 1;
-    if (causal < 16) seen &= (1u << max(causal, 0)) - 1;
-    const uint32_t bad = ClearValues(chunk, seen, geometry_);
-    if (bad == 0) return;
-    const int earliest = first + __ffs(static_cast<int>(bad)) - 1;
-#pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        if (PositionOf(n, c) >= earliest) l_[n][c] = __uint_as_float(0x7fc00000u);
-      }
-    }
-  }
-
   const AttentionGeometry& geometry_;
-  const TileQueries<kQueryTiles>& queries_;
+  const Queries& queries_;
   const int lane_;
   float4* weights_;  // [tile of tokens][n][lane]
   uint8_t* staged_;

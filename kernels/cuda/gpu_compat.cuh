@@ -75,6 +75,16 @@ using executor::Launch;
 
 namespace gpu {
 
+// The thread's lane, anew: what is derived from it is not kept in registers from one call to the
+// next.
+GPU_DEVICE int FreshLane() {
+  int lane = static_cast<int>(threadIdx.x % 32);
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(lane));
+#endif
+  return lane;
+}
+
 // Butterflies over a whole warp: every lane gets the result, in an order of addition that is fixed.
 GPU_DEVICE float WarpSum(float value) {
   for (int offset = 16; offset > 0; offset >>= 1) {
@@ -91,6 +101,22 @@ GPU_DEVICE float WarpMax(float value) {
 GPU_DEVICE float WarpMin(float value) {
   for (int offset = 16; offset > 0; offset >>= 1) {
     value = fminf(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+
+// The same over the eight lanes of a column of an MMA's result: those that are equal modulo 4.
+GPU_DEVICE float ColumnSum(float value) {
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) {
+    value = __fadd_rn(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+GPU_DEVICE float ColumnMax(float value) {
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
   }
   return value;
 }

@@ -66,8 +66,10 @@ void LaunchedAttention::Attend(const AttentionShape& shape, const float* q,
   ++calls_;
   int64_t rows = 0;
   for (const AttentionSequence& sequence : sequences) rows += sequence.rows;
-  cuda::PlanAttention(shape, sequences,
-                      cuda::AttentionStatesMin(rows, shape.query_heads) + spare_states_, &lists_);
+  cuda::AttentionLimits limits;
+  limits.states = cuda::AttentionStatesMin(rows, shape.query_heads) + spare_states_;
+  STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.prefill_queries));
+  cuda::PlanAttention(shape, sequences, limits, &lists_);
   PlacedPages placed;
   PlacePages(place_, sequences, &placed);
   std::vector<cuda::AttentionPage> page_list = lists_.pages;
@@ -89,7 +91,6 @@ void LaunchedAttention::Attend(const AttentionShape& shape, const float* q,
   const auto m = Upload(std::vector<float>(states->m.begin(), states->m.begin() + values));
   const auto l = Upload(std::vector<float>(states->l.begin(), states->l.begin() + values));
 
-  STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim));
   cuda::AttentionLaunch launch = cuda::LaunchOf(shape, lists_);
   launch.q = queries->data();
   launch.pages = pages->data();

@@ -66,7 +66,7 @@ std::vector<uint64_t> Wanted(const FakeSequence& fake, int32_t position) {
 }
 
 // Checks the lists of a call against what was asked for: every (row, query head) in one tile, its
-// work covering each token it sees once, in splits and warps that blocks alone decide.
+// work covering each token it sees once, in splits and shares that blocks alone decide.
 void ExpectCovers(const AttentionShape& shape, const std::vector<FakeSequence>& fakes,
                   const std::vector<AttentionSequence>& sequences, const AttentionLists& lists) {
   const int32_t group = shape.query_heads / shape.kv_heads;
@@ -74,9 +74,8 @@ void ExpectCovers(const AttentionShape& shape, const std::vector<FakeSequence>& 
   std::map<int32_t, int32_t> owner;                              // state: times written
   for (size_t w = 0; w < lists.work.size(); ++w) {
     const AttentionWork& work = lists.work[w];
-    ASSERT_LE(work.queries, static_cast<int32_t>(w) < lists.narrow_count
-                                ? kAttentionNarrowQueries
-                                : AttentionWideQueries(shape.head_dim));
+    ASSERT_LE(work.queries, static_cast<int32_t>(w) < lists.decode_count ? kAttentionDecodeQueries
+                                                                         : lists.prefill_queries);
     ASSERT_GE(work.split_count, 1);
     work_of[work.first_state].push_back(&work);
     for (int32_t s = 0; s < work.queries * shape.kv_heads; ++s) ++owner[work.first_state + s];
@@ -111,11 +110,11 @@ void ExpectCovers(const AttentionShape& shape, const std::vector<FakeSequence>& 
         for (int32_t s = work.first_split; s < work.first_split + work.split_count; ++s) {
           const AttentionSplit& split = lists.splits[s];
           int32_t here = -1;
-          for (int32_t warp = 0; warp < kAttentionWarps; ++warp) {
-            for (int32_t i = 0; i < split.count[warp]; ++i) {
-              const AttentionPage& page = lists.pages[split.first_page + split.begin[warp] + i];
+          for (int32_t share = 0; share < kAttentionShares; ++share) {
+            for (int32_t i = 0; i < split.count[share]; ++i) {
+              const AttentionPage& page = lists.pages[split.first_page + split.begin[share] + i];
               const int32_t block = page.position / kBlockTokens;
-              ASSERT_EQ(block % kAttentionWarps, warp);
+              ASSERT_EQ(block % kAttentionShares, share);
               ASSERT_TRUE(here == -1 || here == block / kAttentionSplitBlocks);
               here = block / kAttentionSplitBlocks;
               ASSERT_NE(page.visible, 0u);
@@ -163,7 +162,8 @@ TEST(CudaAttentionPlanTest, CoversWhatIsAskedForOnce) {
         }
         for (int64_t spare : {0, 100, 1000000}) {
           AttentionLists lists;
-          PlanAttention(shape, sequences, least + spare, &lists);
+          const int32_t prefill_queries = random.Next() % 3 == 0 ? 0 : 64 << random.Next() % 2;
+          PlanAttention(shape, sequences, {least + spare, prefill_queries}, &lists);
           ASSERT_LE(lists.state_count, least + spare);
           ExpectCovers(shape, fakes, sequences, lists);
           if (HasFatalFailure()) return;

@@ -159,7 +159,77 @@ TEST_F(CudaAttentionTest, LargeContext) {
 }
 
 // A row's bits depend on nothing but the row and what it sees.
-class CudaAttentionBitsTest : public CudaAttentionTest {};
+class CudaAttentionBitsTest : public CudaAttentionTest {
+ protected:
+  bool UsedPrefill() const {
+    return static_cast<size_t>(attention_.lists().decode_count) < attention_.lists().work.size();
+  }
+
+  // Attends to `step`, which is prefill's, and decodes each of its rows for which `wanted` holds
+  // when the later tokens did not exist: the same bits.
+  template <class Wanted>
+  void CheckAgainstDecoding(const TestSequence& sequence, const Step& step, const Wanted& wanted,
+                            const std::string& where) {
+    const size_t row_floats = size_t{1} * step.query_heads * step.head_dim;
+    const std::vector<float> q =
+        RandomQueries(step.rows, step.query_heads, step.head_dim, 1.0f, ++seed_);
+    const PartialStates together = AttendRuns(&attention_, step, q, sequence.Runs());
+    ASSERT_TRUE(UsedPrefill()) << where;
+    for (int32_t r = 0; r < step.rows; ++r) {
+      if (!wanted(r)) continue;
+      Step one = step;
+      one.rows = 1;
+      one.first_position += r;
+      std::vector<PageRun> runs = sequence.Runs(0, one.first_position / 64 + 1);
+      runs.back().tokens = one.first_position + 1 - 64 * runs.back().first_block;
+      const std::vector<float> row_q(q.begin() + r * row_floats, q.begin() + (r + 1) * row_floats);
+      const PartialStates alone = AttendRuns(&attention_, one, row_q, runs);
+      ASSERT_FALSE(UsedPrefill()) << where;
+      ASSERT_TRUE(SameRow(together, r, alone, 0)) << where << ", row " << r;
+    }
+  }
+};
+
+TEST_F(CudaAttentionBitsTest, PrefillIsDecoding) {
+  TestSequence sequence(2, 64, {kI4Block, kF16Block, kI2Block, kI4AsI2Block, kF16Block, kF16Block},
+                        9, 41);
+  sequence.SetSkip(1, 0x00ffff00ff000001u);
+  const Step step{6, 2, 64, 15, sequence.tokens() - 15};
+  CheckAgainstDecoding(
+      sequence, step, [](int32_t r) { return r % 5 == 0 || r == 14; }, "");
+}
+
+// Every format, K and V apart, at every head dim and number of heads; tiles that end within a row's
+// heads and blocks of which some warps have nothing to do; several splits; skipped tokens and whole
+// pages; a piece whose causal edge crosses pages of F16 and of codes.
+TEST_F(CudaAttentionBitsTest, LargePrefillIsDecodingWhateverTheShape) {
+  int32_t group = 0;
+  for (int32_t dim : {16, 32, 64, 80, 96, 112, 128, 144, 208, 256}) {
+    group = group % 8 + 1;
+    const int32_t rows = 150 / group;
+    std::vector<BlockKinds> blocks = AllBlockKinds();
+    blocks.push_back(kF16Block);
+    blocks.push_back(dim % 32 == 0 ? kI4Block : kI2Block);
+    blocks.push_back(kF16Block);
+    TestSequence sequence(1, dim, blocks, 1 + dim % 64, 43 + dim);
+    sequence.SetSkip(2, 0x0000ffff00000000u);
+    sequence.SetSkip(3, ~uint64_t{0});
+    sequence.SetSkip(sequence.block_count() - 2, 0xaaaaaaaaaaaaaaaau);
+    CheckAgainstDecoding(
+        sequence, {group, 1, dim, rows, sequence.tokens() - rows},
+        [&](int32_t r) { return r % 13 == 0 || r + 1 == rows; },
+        "head dim " + std::to_string(dim) + ", " + std::to_string(group) + " heads");
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The first tokens of a prompt: nothing before them, and tiles of which half is beyond their rows.
+TEST_F(CudaAttentionBitsTest, LargePrefillOfAPromptIsDecoding) {
+  const TestSequence sequence(1, 128, {kF16Block, kF16Block, kF16Block}, 7, 47);
+  CheckAgainstDecoding(
+      sequence, {3, 1, 128, sequence.tokens(), 0},
+      [](int32_t r) { return r % 9 == 0 || r % 64 == 63; }, "");
+}
 
 TEST_F(CudaAttentionBitsTest, LargeNumberOfRowsDoesNotMatter) {
   for (const auto& [dim, group] : {std::pair<int32_t, int32_t>{80, 3}, {64, 5}, {256, 2}}) {
@@ -182,7 +252,7 @@ TEST_F(CudaAttentionBitsTest, LargeMemoryDoesNotMatter) {
   for (int i = 0; i < 25; ++i) blocks.push_back(i % 4 == 1 ? kI4Block : kF16Block);
   TestSequence sequence(2, 64, blocks, 50, 29);
   sequence.SetSkip(8, ~uint64_t{0});
-  for (int32_t rows : {1, 7}) {
+  for (int32_t rows : {1, 7, 25}) {
     const Step step{6, 2, 64, rows, sequence.tokens() - rows};
     const std::vector<float> q = RandomQueries(rows, 6, 64, 1.0f, 30);
     const PartialStates expected = AttendRuns(&attention_, step, q, sequence.Runs());
@@ -201,10 +271,11 @@ TEST_F(CudaAttentionBitsTest, LargeMemoryDoesNotMatter) {
 }
 
 TEST(CudaPrepareAttentionTest, RefusesHeadDimsThatPagesCannotHave) {
+  int32_t prefill_queries = 0;
   for (int dim : {-16, 0, 8, 72, 257, 272}) {
-    EXPECT_EQ(cuda::PrepareAttention(dim), cudaErrorInvalidValue) << dim;
+    EXPECT_EQ(cuda::PrepareAttention(dim, &prefill_queries), cudaErrorInvalidValue) << dim;
   }
-  EXPECT_EQ(cuda::PrepareAttention(64), cudaSuccess);
+  EXPECT_EQ(cuda::PrepareAttention(64, &prefill_queries), cudaSuccess);
 }
 
 }  // namespace

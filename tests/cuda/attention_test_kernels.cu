@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention_kernel.cuh"
+#include "kernels/cuda/attention_decode.cuh"
 #include "tests/cuda/attention_test_kernels_launch.h"
 
 namespace strata::cuda {
@@ -8,7 +8,7 @@ constexpr int kProbeStages = 2;
 constexpr int kProbeLineGroups = 4;  // head dims up to 256
 
 template <bool kI4>
-GPU_DEVICE void Probe(const uint8_t* chunk, const TileQueries<1>& queries,
+GPU_DEVICE void Probe(const uint8_t* chunk, const DecodeQueries& queries,
                       const AttentionGeometry& geometry, int8_t* codes, int32_t* dots) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   FoldedQueries<1, kProbeLineGroups> folded;
@@ -36,7 +36,7 @@ __global__ void ProbeKernel(const __grid_constant__ AttentionLaunch launch,
                             int32_t* dots) {
   GPU_DYN_SHARED(uint8_t, shared);
   const AttentionWork work = launch.work[0];
-  TileQueries<1> queries(geometry, shared);
+  DecodeQueries queries(geometry, shared);
   PageStream<kProbeStages> stream(launch, geometry, work, 0, work.first_position, shared);
   queries.Load(launch, work, 0);
   if (launch.splits[work.first_split].count[threadIdx.x / 32] == 0) return;
@@ -54,12 +54,12 @@ __global__ void ProbeKernel(const __grid_constant__ AttentionLaunch launch,
 
 cudaError_t LaunchCodeScores(const AttentionLaunch& launch, int8_t* codes, int32_t* dots) {
   const AttentionGeometry geometry =
-      MakeAttentionGeometry(launch.head_dim, launch.query_heads / launch.kv_heads, 1, kProbeStages);
+      MakeDecodeGeometry(launch.head_dim, launch.query_heads / launch.kv_heads, kProbeStages);
   const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(&ProbeKernel),
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  static_cast<int>(geometry.shared_bytes));
   if (error != cudaSuccess) return error;
-  return gpu::Launch(ProbeKernel, dim3(1), dim3(32 * kAttentionWarps), geometry.shared_bytes,
+  return gpu::Launch(ProbeKernel, dim3(1), dim3(32 * kAttentionShares), geometry.shared_bytes,
                      nullptr, launch, geometry, codes, dots);
 }
 

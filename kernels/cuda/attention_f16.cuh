@@ -120,6 +120,7 @@ GPU_DEVICE void HalfValues(const uint8_t* chunk, const uint8_t* staged,
     low[n][0] = b.y;
     low[n][1] = b.w;
   }
+  __syncwarp();  // the next weights may be staged
   // Matrices: j 0-3 and 4-7, each channels 0-7 and 8-15.
   const uint32_t token = (lane & 1) * 8 + (lane & 7) / 2 + (lane >> 4) * 4;
   const uint32_t unit = token * static_cast<uint32_t>(geometry.dim / 8) + ((lane >> 3) & 1);

@@ -11,10 +11,11 @@
 #include "kernels/device_memory.h"
 #include "kernels/linear_ops.h"
 #include "kernels/page_codec.h"
+#include "kernels/token_sampler.h"
 
 namespace strata {
 
-// One device: its memory and its implementations of the three kernel interfaces. Must outlive every
+// One device: its memory and its implementations of the kernel interfaces. Must outlive every
 // buffer taken from it.
 struct Backend {
   std::string name;         // "reference", "cpu/scalar", "cpu/avx2", "cpu/avx512", "cuda:0"
@@ -24,6 +25,7 @@ struct Backend {
   std::unique_ptr<LinearOps> linear;
   std::unique_ptr<PageCodec> codec;
   std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<TokenSampler> sampler;  // null where logits lie on the host
 };
 
 struct CpuBackendOptions {

@@ -28,6 +28,7 @@ class LoadedModel : public Model {
   const std::string& weight_format() const override { return weights_.format; }
   std::vector<std::string> load_notes() const override { return notes_; }
 
+  bool draws_tokens() const override { return transformer_->draws_tokens(); }
   absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) override {
     return transformer_->Forward(batch, kv, logits);
   }

@@ -12,6 +12,7 @@
 #include "cache/layout/kv_basis.h"
 #include "kernels/backend.h"
 #include "kernels/kv_step.h"
+#include "model/device_draws.h"
 #include "model/model_config.h"
 #include "model/tokenizer.h"
 
@@ -22,6 +23,8 @@ struct ForwardBatch {
   absl::Span<const int32_t> tokens;      // [rows]
   absl::Span<const int32_t> positions;   // [rows]
   absl::Span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // Of those, the ones of which only a token is wanted. Null or empty: none.
+  DeviceDraws* draws = nullptr;
 };
 
 struct ModelOptions {
@@ -52,9 +55,13 @@ class Model {
   // wrong without stopping it.
   virtual std::vector<std::string> load_notes() const { return {}; }
 
-  // logits: [logit_rows][vocab_size], on the host. When it returns, in error too, the device is
-  // done with the step. An error of KvStep::BeginLayer is returned as it is and leaves nothing
-  // half-done that a repeat would not overwrite.
+  // Whether Forward takes draws: the logits lie on a device that can sample.
+  virtual bool draws_tokens() const { return false; }
+
+  // logits: [logit_rows][vocab_size], on the host; rows that `draws` names are not written, and
+  // their tokens are in `draws`. When it returns, in error too, the device is done with the step.
+  // An error of KvStep::BeginLayer is returned as it is and leaves nothing half-done that a repeat
+  // would not overwrite.
   virtual absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) = 0;
 };
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/draw_weight.h"
+#include "kernels/draw_filter.h"
 #include "model/sampler_random.h"
 
 namespace strata {
@@ -153,8 +154,11 @@ int32_t Sampler::Choose(const SamplingParams& params, const SamplingState& state
     return static_cast<int32_t>(greatest - adjusted_.begin());
   CollectCandidates(*greatest, params.temperature);
   if (params.top_k > 0) KeepTopK(params.top_k);
-  if (params.typical_p < 1 || params.top_p < 1 || params.min_p > 0) Weigh();
-  if (params.typical_p < 1) KeepTypical(params.typical_p);
+  Weigh();
+  if (params.typical_p < 1) {
+    KeepTypical(params.typical_p);
+    Weigh();  // the greatest may be gone
+  }
   if (params.top_p < 1) KeepTopP(params.top_p);
   if (params.min_p > 0) KeepMinP(params.min_p);
   return Draw(DrawBits(params.seed, state.position, state.choice));
@@ -180,30 +184,35 @@ void Sampler::CollectCandidates(float greatest, float temperature) {
 
 void Sampler::KeepTopK(size_t count) {
   if (count >= candidates_.size()) return;
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
   const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::nth_element(candidates_.begin(), end, candidates_.end(), before);
+  std::nth_element(candidates_.begin(), end, candidates_.end(), ByLogit());
   candidates_.erase(end, candidates_.end());
 }
 
 void Sampler::Weigh() {
-  for (Candidate& candidate : candidates_) candidate.weight = std::exp(candidate.logit);
+  float greatest = -kInfinity;
+  for (const Candidate& candidate : candidates_) greatest = std::max(greatest, candidate.logit);
+  weighed_logits_.clear();
+  for (const Candidate& candidate : candidates_) {
+    weighed_logits_.push_back(candidate.logit - greatest);
+  }
+  weights_.resize(candidates_.size());
+  DrawWeights(weighed_logits_.data(), weighed_logits_.size(), weights_.data());
+  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = weights_[i];
 }
 
-double Sampler::TotalWeight() const {
-  double total = 0;
+uint64_t Sampler::TotalWeight() const {
+  uint64_t total = 0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
   return total;
 }
 
-void Sampler::KeepTypical(double mass) {
-  const double log_total = std::log(TotalWeight());
+void Sampler::KeepTypical(float mass) {
+  const auto total = static_cast<double>(TotalWeight());
+  const double log_total = std::log(total) - kDrawWeightBits * std::numbers::ln2;
   double entropy = 0;
   for (const Candidate& candidate : candidates_) {
-    const double log_probability = candidate.logit - log_total;
-    entropy -= std::exp(log_probability) * log_probability;
+    entropy += static_cast<double>(candidate.weight) / total * (log_total - candidate.logit);
   }
   for (Candidate& candidate : candidates_) {
     const double information = log_total - candidate.logit;
@@ -214,18 +223,14 @@ void Sampler::KeepTypical(double mass) {
   });
 }
 
-void Sampler::KeepTopP(double mass) {
-  KeepMass(mass, [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
-  });
-}
+void Sampler::KeepTopP(float mass) { KeepMass(mass, ByLogit()); }
 
 // Keeps the first candidates in the order of `before` whose weight reaches `mass` of the total.
 // Only so many are sorted as are needed: mostly a few of a whole vocabulary.
 template <typename Before>
-void Sampler::KeepMass(double mass, Before before) {
-  const double wanted = mass * TotalWeight();
-  double sum = 0;
+void Sampler::KeepMass(float mass, Before before) {
+  const uint64_t target = MassTarget(MassFraction(mass), TotalWeight());
+  uint64_t sum = 0;
   size_t sorted = 0;
   for (size_t at = 0; at < candidates_.size(); ++at) {
     if (at == sorted) {
@@ -236,7 +241,7 @@ void Sampler::KeepMass(double mass, Before before) {
       std::sort(from, to, before);
     }
     sum += candidates_[at].weight;
-    if (sum >= wanted) {
+    if (sum > target) {
       candidates_.resize(at + 1);
       return;
     }
@@ -244,12 +249,9 @@ void Sampler::KeepMass(double mass, Before before) {
 }
 
 void Sampler::KeepMinP(float ratio) {
-  float greatest = 0;
-  for (const Candidate& candidate : candidates_) greatest = std::max(greatest, candidate.weight);
-  const auto kept = std::remove_if(
-      candidates_.begin(), candidates_.end(),
-      [&](const Candidate& candidate) { return candidate.weight < ratio * greatest; });
-  candidates_.erase(kept, candidates_.end());
+  std::erase_if(candidates_, [least = LeastWeight(ratio)](const Candidate& candidate) {
+    return candidate.weight < least;
+  });
 }
 
 // By ascending id, so that the draw depends on which tokens are left, not on how they were sorted.
@@ -258,21 +260,11 @@ int32_t Sampler::Draw(uint64_t bits) {
   if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_id)) {
     std::sort(candidates_.begin(), candidates_.end(), by_id);
   }
-  // 0, unless a filter took the greatest.
-  float greatest = -kInfinity;
-  for (const Candidate& candidate : candidates_) greatest = std::max(greatest, candidate.logit);
-  draw_logits_.clear();
-  for (const Candidate& candidate : candidates_) draw_logits_.push_back(candidate.logit - greatest);
-  draw_weights_.resize(draw_logits_.size());
-  DrawWeights(draw_logits_.data(), draw_logits_.size(), draw_weights_.data());
-  uint64_t total = 0;
-  for (const uint64_t weight : draw_weights_) total += weight;
-  __extension__ using Wide = unsigned __int128;
-  const auto target = static_cast<uint64_t>(static_cast<Wide>(bits) * total >> 64);
+  const uint64_t target = DrawTarget(bits, TotalWeight());
   uint64_t sum = 0;
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    sum += draw_weights_[i];
-    if (sum > target) return candidates_[i].id;
+  for (const Candidate& candidate : candidates_) {
+    sum += candidate.weight;
+    if (sum > target) return candidate.id;
   }
   return candidates_.back().id;  // not reached: the target is below the total
 }

@@ -25,6 +25,8 @@ inline constexpr float kGreedyTemperature = 1e-6f;
 //   top_p        fewest tokens of the greatest p whose mass is at least top_p
 //   min_p        p at least min_p times the greatest p
 // Each filter works on what the one before left, renormalised; of equals the lowest id goes first.
+// Probabilities are whole numbers (kernels/draw_weight.h): a token below 10^-12 of the likeliest
+// has none.
 struct SamplingParams {
   float temperature = 0.0f;  // 0 (or below 1e-6): greedy
   uint32_t top_k = 0;        // 0: all
@@ -73,9 +75,15 @@ class Sampler {
  private:
   struct Candidate {
     int32_t id = 0;
-    float logit = 0;     // after temperature; the greatest is 0
-    float weight = 0;    // e^logit: the probability, not normalised
-    float surprise = 0;  // typical's measure
+    float logit = 0;      // after temperature; the greatest is 0
+    float surprise = 0;   // typical's measure
+    uint64_t weight = 0;  // DrawWeight: the probability, not normalised
+  };
+  // The order in which top_k and top_p take candidates.
+  struct ByLogit {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    }
   };
   void Adjust(const SamplingParams& params, const SamplingState& state,
               absl::Span<const float> logits);
@@ -87,12 +95,12 @@ class Sampler {
   void CollectCandidates(float greatest, float temperature);
   void KeepTopK(size_t count);
   void Weigh();
-  void KeepTypical(double mass);
-  void KeepTopP(double mass);
+  void KeepTypical(float mass);
+  void KeepTopP(float mass);
   void KeepMinP(float ratio);
   template <typename Before>
-  void KeepMass(double mass, Before before);
-  double TotalWeight() const;
+  void KeepMass(float mass, Before before);
+  uint64_t TotalWeight() const;
   int32_t Draw(uint64_t bits);
 
   template <typename Id>
@@ -103,8 +111,8 @@ class Sampler {
   std::vector<uint32_t> counts_;   // by id: how often Count saw it
   std::vector<uint32_t> counted_;  // the ids whose count is not 0, in no order
   std::vector<Candidate> candidates_;
-  std::vector<float> draw_logits_;  // of the candidates, the greatest 0
-  std::vector<uint64_t> draw_weights_;
+  std::vector<float> weighed_logits_;  // of the candidates, the greatest 0
+  std::vector<uint64_t> weights_;
 };
 
 }  // namespace strata

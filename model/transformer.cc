@@ -23,6 +23,8 @@ absl::StatusOr<Transformer> Transformer::Create(const ModelConfig* config,
       {config->query_heads, config->kv_heads, config->head_dim}, max_rows));
   STRATA_ASSIGN_OR_RETURN(transformer.rope_frequency_,
                           DeviceFloats::Upload(config->rope_frequency, transformer.memory_));
+  STRATA_ASSIGN_OR_RETURN(transformer.output_,
+                          OutputStage::Create(backend, config->vocab_size, max_rows));
   transformer.recorder_ = transformer.memory_->MakeRecorder();
   return transformer;
 }
@@ -51,10 +53,7 @@ absl::Status Transformer::AllocateScratch() {
   const auto floats = [](int64_t width, int32_t rows) {
     return (static_cast<size_t>(width) * rows + kLine - 1) / kLine * kLine;
   };
-  const size_t logits = memory_->host_accessible()
-                            ? 0
-                            : floats(config_->vocab_size, std::min(max_rows_, kLogitRowsMax));
-  size_t total = logits;
+  size_t total = 0;
   for (const auto& [matrix, width] : parts) total += floats(width, max_rows_);
   STRATA_ASSIGN_OR_RETURN(scratch_memory_, memory_->AllocateDevice(total * sizeof(float)));
   auto* next = reinterpret_cast<float*>(scratch_memory_.data());
@@ -62,7 +61,6 @@ absl::Status Transformer::AllocateScratch() {
     *matrix = next;
     next += floats(width, max_rows_);
   }
-  if (logits > 0) scratch_.logits = next;
   narrowed_.reserve(max_rows_);
   return absl::OkStatus();
 }
@@ -101,7 +99,7 @@ absl::Status Transformer::Check(const ForwardBatch& batch) const {
     }
     previous = row;
   }
-  return absl::OkStatus();
+  return output_->Check(batch.draws, static_cast<int32_t>(batch.logit_rows.size()));
 }
 
 template <typename Body>
@@ -205,23 +203,6 @@ void Transformer::NarrowToLogitRows(absl::Span<const int32_t> logit_rows,
   }
 }
 
-absl::Status Transformer::Logits(int32_t rows, float* logits) {
-  if (scratch_.logits == nullptr) {
-    linear_->Matmul(weights_->Output(), scratch_.normed, rows, nullptr, /*accumulate=*/false,
-                    logits);
-    return absl::OkStatus();
-  }
-  const size_t vocabulary = config_->vocab_size;
-  for (int32_t first = 0; first < rows; first += kLogitRowsMax) {
-    const int32_t count = std::min(rows - first, kLogitRowsMax);
-    linear_->Matmul(weights_->Output(), scratch_.normed + size_t{1} * first * config_->width, count,
-                    nullptr, /*accumulate=*/false, scratch_.logits);
-    STRATA_RETURN_IF_ERROR(memory_->Download(scratch_.logits, count * vocabulary * sizeof(float),
-                                             logits + first * vocabulary));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Transformer::Enqueue(const ForwardBatch& batch, KvStep* kv, float* logits,
                                   const QueryObserver& observe) {
   auto rows = static_cast<int32_t>(batch.tokens.size());
@@ -255,7 +236,7 @@ absl::Status Transformer::Enqueue(const ForwardBatch& batch, KvStep* kv, float* 
       }
     });
   }
-  return Logits(rows, logits);
+  return output_->Run(weights_->Output(), scratch_.normed, rows, batch.draws, logits);
 }
 
 absl::Status Transformer::Forward(const ForwardBatch& batch, KvStep* kv, float* logits,
@@ -267,6 +248,7 @@ absl::Status Transformer::Forward(const ForwardBatch& batch, KvStep* kv, float* 
   // The cache takes the step as read and written from here on, an abandoned one too: pages may
   // change places or be encoded on another thread.
   status.Update(memory_->Synchronize());
+  if (status.ok()) output_->Answer(batch.draws);
   return status;
 }
 

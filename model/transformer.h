@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "kernels/kv_step.h"
 #include "model/model.h"
 #include "model/model_config.h"
+#include "model/output_stage.h"
 #include "model/weights.h"
 
 namespace strata {
@@ -40,7 +42,8 @@ class Transformer {
   // The basis in which later calls of Forward store K and V.
   absl::Status SetBasis(const KvBasis& basis);
 
-  // The contract of Model::Forward.
+  // The contracts of Model::draws_tokens and Model::Forward.
+  bool draws_tokens() const { return output_->draws_tokens(); }
   absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits,
                        const QueryObserver& observe = nullptr);
 
@@ -54,10 +57,7 @@ class Transformer {
     float* attended = nullptr;
     float* gate_up = nullptr;
     float* activated = nullptr;
-    float* logits = nullptr;  // kLogitRowsMax rows; null where the host's can be written
   };
-  // Rows of logits that leave a device at once: all rows of a step's would be too many bytes.
-  static constexpr int32_t kLogitRowsMax = 16;
   // Steps of so many rows are recorded: larger ones keep a device busy for longer than their calls
   // take, and each number of rows has recordings of its own.
   static constexpr int32_t kRecordedRowsMax = 16;
@@ -85,7 +85,6 @@ class Transformer {
   void Attend(absl::Span<const AttentionSequence> sequences, int32_t rows);
   void FinishAttention(const LayerWeights& layer, int32_t rows);
   void FeedForward(const LayerWeights& layer, int32_t rows);
-  absl::Status Logits(int32_t rows, float* logits);
   // Keeps only the rows whose logits are wanted, in order: the queries, the residual and, in
   // narrowed_, what they attend to. K and V of the other rows are in the cache by then, and nothing
   // reads more of them.
@@ -100,6 +99,7 @@ class Transformer {
   int32_t max_rows_;
   Buffer scratch_memory_;
   Scratch scratch_;
+  std::optional<OutputStage> output_;  // set by Create
   DeviceFloats rope_frequency_;
   bool rotate_k_ = false;
   bool rotate_v_ = false;

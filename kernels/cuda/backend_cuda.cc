@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/page_codec_cuda.h"
+#include "kernels/cuda/sampler_cuda.h"
 
 namespace strata {
 
@@ -24,6 +25,7 @@ absl::StatusOr<Backend> CreateCudaBackend(const CudaBackendOptions& options) {
   STRATA_ASSIGN_OR_RETURN(backend.codec, cuda::MakeCudaPageCodec(device));
   backend.attention = cuda::MakeCudaAttention(device, options.warm_attention, options.gather_bytes,
                                               std::move(cpu.attention));
+  backend.sampler = cuda::MakeCudaSampler(device);
   return backend;
 }
 

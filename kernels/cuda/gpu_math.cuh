@@ -40,16 +40,6 @@ GPU_DEVICE double AddDouble(double a, double b) {
 #endif
 }
 
-// The high 64 bits of the product.
-GPU_DEVICE uint64_t MulHigh64(uint64_t a, uint64_t b) {
-#ifdef __CUDACC__
-  return __umul64hi(a, b);
-#else
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);
-#endif
-}
-
 GPU_DEVICE float HalfBitsToFloat(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }

@@ -1,21 +1,16 @@
 #pragma once
 
-// Sampling, a thread block a row: at most four passes over the row's logits, which stay in L2.
+// Sampling, a thread block a row: passes over the row's logits, which stay in L2.
 //
 // Decisions are those of Sampler (model/sampler.cc), to the bit: comparisons of floats that both
 // sides round alike, and draws by weights in whole numbers (draw_weight.h), whose sums know no
-// order.
+// order. Filters: sample_filter.cuh.
 
 #include "kernels/cuda/gpu_math.cuh"
-#include "kernels/cuda/sample_types.h"
-#include "kernels/draw_weight.h"
+#include "kernels/cuda/sample_filter.cuh"
+#include "kernels/cuda/sample_launch.h"
 
 namespace strata::cuda {
-
-inline constexpr int32_t kSampleThreads = 512;
-inline constexpr int32_t kSampleWarps = kSampleThreads / 32;
-inline constexpr int32_t kSampleTile = 1024;  // tokens whose weights are summed apart
-inline constexpr int32_t kSampleTilesMax = kSampleVocabMax / kSampleTile;
 
 // A banned token's logit in the adjusted row: it counts as -infinity, but is told from one.
 GPU_DEVICE float Banned() { return __uint_as_float(0x7fc00000u); }
@@ -43,12 +38,6 @@ GPU_DEVICE uint64_t WarpMax64(uint64_t value) {
   }
   return value;
 }
-GPU_DEVICE uint64_t WarpSum64(uint64_t value) {
-  for (int offset = 16; offset > 0; offset >>= 1) {
-    value += __shfl_xor_sync(gpu::kAllLanes, value, offset);
-  }
-  return value;
-}
 
 // The block's greatest; `slots` is free again after the next barrier.
 GPU_DEVICE uint64_t BlockMax(uint64_t value, uint64_t* slots) {
@@ -68,17 +57,17 @@ GPU_DEVICE void ApplyEdit(const TokenEdit& edit, float penalty, float* adjusted)
   adjusted[edit.id] = edit.banned ? Banned() : __fsub_rn(logit, edit.subtract);
 }
 
-// The row as the choice sees it: raw, or a copy with the edits made.
+// The row as the choice sees it: raw, or a copy in `scratch` with the edits made.
 GPU_DEVICE const float* AdjustRow(const float* raw, int32_t vocab, const SampleRow& row,
-                                  const TokenEdit* edits) {
+                                  const TokenEdit* edits, float* scratch) {
   if (row.edit_count == 0) return raw;
-  for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) row.adjusted[i] = Sane(raw[i]);
+  for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) scratch[i] = Sane(raw[i]);
   __syncthreads();
   for (int32_t i = threadIdx.x; i < row.edit_count; i += kSampleThreads) {
-    ApplyEdit(edits[row.first_edit + i], row.repetition_penalty, row.adjusted);
+    ApplyEdit(edits[row.first_edit + i], row.repetition_penalty, scratch);
   }
   __syncthreads();
-  return row.adjusted;
+  return scratch;
 }
 
 GPU_DEVICE uint64_t BestOf(const float* logits, int32_t vocab, uint64_t* slots) {
@@ -121,78 +110,40 @@ GPU_DEVICE uint64_t DrawBits(uint64_t seed, uint64_t position, uint32_t choice) 
   return static_cast<uint64_t>(c0) << 32 | c1;
 }
 
-// The weights of a row's tokens.
-struct TokenWeights {
+// A row of logits after temperature: at most 0.
+struct TemperedLogits {
   const float* logits;
-  int32_t vocab;
   float greatest;
   float temperature;
 
-  GPU_DEVICE uint64_t operator()(int32_t id) const {
-    if (id >= vocab) return 0;
+  GPU_DEVICE float operator()(int32_t id) const {
     // The greatest logit becomes 0 before the division, so that no temperature overflows it.
-    return DrawWeight(__fdiv_rn(__fsub_rn(Sane(logits[id]), greatest), temperature));
+    return __fdiv_rn(__fsub_rn(Sane(logits[id]), greatest), temperature);
   }
 };
 
-struct Crossing {
-  int32_t index;
-  uint64_t left;  // of the target, at the start of `index`
-};
-
-// A warp finds the first of `count` weights with which their sum exceeds the target.
-template <class Weight>
-GPU_DEVICE Crossing FindCrossing(const Weight& weight, int32_t count, uint64_t target) {
-  const int32_t lane = threadIdx.x % 32;
-  for (int32_t first = 0; first < count; first += 32) {
-    const uint64_t mine = first + lane < count ? weight(first + lane) : 0;
-    uint64_t sum = mine;
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint64_t other = __shfl_up_sync(gpu::kAllLanes, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    const unsigned beyond = __ballot_sync(gpu::kAllLanes, sum > target);
-    if (beyond != 0) {
-      const int winner = __ffs(static_cast<int>(beyond)) - 1;
-      const uint64_t before = __shfl_sync(gpu::kAllLanes, sum - mine, winner);
-      return {first + winner, target - before};
-    }
-    target -= __shfl_sync(gpu::kAllLanes, sum, 31);
+GPU_DEVICE int32_t Draw(const TemperedLogits& tempered, int32_t vocab, const SampleRow& row,
+                        const SampleScratch& scratch, SampleShared* shared) {
+  const auto target = [&row](uint64_t total) {
+    return DrawTarget(DrawBits(row.seed, row.position, row.choice), total);
+  };
+  if (row.top_k == 0 && row.top_p == 0 && row.least_weight == 0) {
+    return PickById([&](int32_t id) { return DrawWeight(tempered(id)); }, vocab, target, shared);
   }
-  return {0, 0};  // not reached: the target is below the sum of all
-}
-
-struct SampleShared {
-  uint64_t slots[kSampleWarps];
-  uint64_t tiles[kSampleTilesMax];
-  double sums[kSampleWarps];
-  int32_t id;
-};
-
-GPU_DEVICE int32_t Draw(const TokenWeights& weights, const SampleRow& row, SampleShared* shared) {
-  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int32_t tiles = (weights.vocab + kSampleTile - 1) / kSampleTile;
-  for (int32_t tile = warp; tile < tiles; tile += kSampleWarps) {
-    uint64_t sum = 0;
-#pragma unroll 4
-    for (int32_t i = 0; i < kSampleTile; i += 32) sum += weights(tile * kSampleTile + i + lane);
-    sum = WarpSum64(sum);
-    if (lane == 0) shared->tiles[tile] = sum;
+  const WeighedRow weighed = {scratch.logits, scratch.weights, vocab};
+  __syncthreads();  // the adjusted row, which is there too, gives up its greatest logit
+  for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) {
+    const float logit = tempered(i);
+    weighed.logits[i] = logit;
+    weighed.weights[i] = DrawWeight(logit);
   }
   __syncthreads();
-  if (warp == 0) {
-    uint64_t total = 0;
-    for (int32_t tile = lane; tile < tiles; tile += 32) total += shared->tiles[tile];
-    total = WarpSum64(total);
-    const uint64_t target = gpu::MulHigh64(DrawBits(row.seed, row.position, row.choice), total);
-    const Crossing tile = FindCrossing([&](int32_t i) { return shared->tiles[i]; }, tiles, target);
-    const int32_t base = tile.index * kSampleTile;
-    const Crossing token =
-        FindCrossing([&](int32_t i) { return weights(base + i); }, kSampleTile, tile.left);
-    if (lane == 0) shared->id = base + token.index;
-  }
-  __syncthreads();
-  return shared->id;
+  const Cut cut = CutRow(weighed, row, shared);
+  const auto kept = [&](int32_t id) {
+    const uint64_t weight = weighed.weights[id];
+    return weight >= row.least_weight && cut.Keeps(weighed.Depth(id), id) ? weight : 0;
+  };
+  return PickById(kept, vocab, target, shared);
 }
 
 // log softmax of one token over the logits that are numbers. The order of the sum is fixed.
@@ -215,23 +166,25 @@ GPU_DEVICE float LogProbability(const float* raw, int32_t vocab, int32_t id, Sam
   return static_cast<float>(double{Sane(raw[id])} - double{greatest} - log(total));
 }
 
-// Grid: rows.
-__global__ void __launch_bounds__(kSampleThreads)
-    SampleKernel(const float* logits, int32_t vocab, const SampleRow* rows, const TokenEdit* edits,
-                 SampledRow* out) {
+// Grid: rows. Dynamic shared memory: kSampleColumnBytes.
+__global__ void __launch_bounds__(kSampleThreads, 1) SampleKernel(SampleArgs args) {
   GPU_SHARED(SampleShared, shared);
-  const SampleRow row = rows[blockIdx.x];
-  const float* raw = logits + size_t{1} * static_cast<uint32_t>(row.logits_row) * vocab;
-  const float* adjusted = AdjustRow(raw, vocab, row, edits);
+  const SampleRow row = args.rows[blockIdx.x];
+  const int32_t vocab = args.vocab;
+  const float* raw = args.logits + size_t{1} * static_cast<uint32_t>(row.logits_row) * vocab;
+  const size_t scratch_at = size_t{1} * blockIdx.x * vocab;
+  const SampleScratch scratch = {args.scratch.logits + scratch_at,
+                                 args.scratch.weights + scratch_at};
+  const float* adjusted = AdjustRow(raw, vocab, row, args.edits, scratch.logits);
   int32_t id = IdOfRank(BestOf(adjusted, vocab, shared.slots));
   const float greatest = Sane(adjusted[id]);
   if (greatest == -INFINITY) {
     id = LowestAllowed(adjusted, vocab, row.edit_count > 0, shared.slots);
   } else if (row.temperature >= 1e-6f) {
-    id = Draw({adjusted, vocab, greatest, row.temperature}, row, &shared);
+    id = Draw({adjusted, greatest, row.temperature}, vocab, row, scratch, &shared);
   }
   const float logprob = row.with_logprob ? LogProbability(raw, vocab, id, &shared) : 0.0f;
-  if (threadIdx.x == 0) out[blockIdx.x] = {id, logprob};
+  if (threadIdx.x == 0) args.out[blockIdx.x] = {id, logprob};
 }
 
 }  // namespace strata::cuda

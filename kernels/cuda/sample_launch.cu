@@ -3,15 +3,20 @@
 
 namespace strata::cuda {
 
-cudaError_t LaunchSample(const float* logits, int32_t vocab, const SampleRow* rows, int32_t count,
-                         const TokenEdit* edits, SampledRow* out, cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  if (count < 0 || vocab < 1 || vocab > kSampleVocabMax || logits == nullptr || rows == nullptr ||
-      out == nullptr) {
+cudaError_t AllowSample() {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(&SampleKernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(kSampleColumnBytes));
+}
+
+cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
+  if (args.count == 0) return cudaSuccess;
+  if (args.count < 0 || args.vocab < 1 || args.vocab > kSampleVocabMax || args.logits == nullptr ||
+      args.rows == nullptr || args.out == nullptr) {
     return cudaErrorInvalidValue;
   }
-  return gpu::Launch(SampleKernel, dim3(static_cast<unsigned>(count)), dim3(kSampleThreads), 0,
-                     stream, logits, vocab, rows, edits, out);
+  return gpu::Launch(SampleKernel, dim3(static_cast<unsigned>(args.count)), dim3(kSampleThreads),
+                     kSampleColumnBytes, stream, args);
 }
 
 }  // namespace strata::cuda

@@ -40,7 +40,7 @@ EngineCore::EngineCore(Parts parts)
       limits_(LimitsOf(options_, cache_->options())),
       totals_(EmptyEngineSnapshot()),
       batch_(options_.max_batch_tokens, options_.max_sequences, model_->config().vocab_size),
-      sampler_(parts.pool) {
+      sampler_(model_, parts.pool) {
   STRATA_CHECK(limits_.Validate().ok());
   terms_ = {.tokenizer = &model_->tokenizer(),
             .vocab_size = model_->config().vocab_size,
@@ -317,6 +317,7 @@ void EngineCore::Execute() {
       std::erase_if(planned_, [&](const PlannedTokens& item) { return !IsRunning(item.sequence); });
       continue;
     }
+    sampler_.Plan(&batch_);
     const absl::Status status = model_->Forward(batch_.forward(), *step, batch_.logits());
     cache_->FinishStep(status.ok());
     return status.ok() ? TakeResults(started) : Recover(status);

@@ -19,6 +19,7 @@ void StepBatch::Clear() {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
+  draws_.Clear();
 }
 
 void StepBatch::Add(Sequence* sequence, int32_t tokens) {
@@ -29,7 +30,9 @@ void StepBatch::Add(Sequence* sequence, int32_t tokens) {
     tokens_.push_back(sequence->tokens()[position]);
     positions_.push_back(position);
   }
-  Entry entry = {sequence, tokens, -1};
+  Entry entry;
+  entry.sequence = sequence;
+  entry.tokens = tokens;
   if (first + tokens == sequence->known()) {
     entry.logits_index = static_cast<int32_t>(logit_rows_.size());
     logit_rows_.push_back(rows() - 1);
@@ -37,8 +40,23 @@ void StepBatch::Add(Sequence* sequence, int32_t tokens) {
   entries_.push_back(entry);
 }
 
+void StepBatch::DrawOnDevice(size_t index) {
+  Entry& entry = entries_[index];
+  STRATA_CHECK(entry.logits_index >= 0 && entry.draw_index < 0);
+  const Request& request = entry.sequence->request();
+  entry.draw_index = draws_.Add({.logits_index = entry.logits_index,
+                                 .params = &request.sampling,
+                                 .state = entry.sequence->sampling_state(),
+                                 .with_logprob = request.logprobs});
+}
+
+const SampledToken& StepBatch::DrawnTokenOf(const Entry& entry) const {
+  STRATA_CHECK(entry.draw_index >= 0);
+  return draws_.token(entry.draw_index);
+}
+
 absl::Span<const float> StepBatch::LogitsOf(const Entry& entry) const {
-  STRATA_CHECK(entry.logits_index >= 0);
+  STRATA_CHECK(entry.logits_index >= 0 && entry.draw_index < 0);
   return absl::MakeConstSpan(logits_).subspan(size_t{1} * entry.logits_index * vocab_size_,
                                               vocab_size_);
 }

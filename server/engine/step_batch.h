@@ -4,14 +4,15 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "model/device_draws.h"
 #include "model/model.h"
 #include "server/engine/sequence.h"
 #include "tiering/tiered_cache.h"
 
 namespace strata {
 
-// The rows of one step, as the cache and the model want them, and the logits that come back. Keeps
-// its memory from step to step. Engine thread.
+// The rows of one step, as the cache and the model want them, and what comes back: logits, and
+// tokens that the device draws. Keeps its memory from step to step. Engine thread.
 class StepBatch {
  public:
   struct Entry {
@@ -19,6 +20,8 @@ class StepBatch {
     int32_t tokens = 0;
     // Its logits, if the slice reaches the last known token: the next one can be sampled.
     int32_t logits_index = -1;
+    // Its token among the draws, if the device draws it; its logits stay where they are then.
+    int32_t draw_index = -1;
   };
 
   StepBatch(int32_t rows_max, int32_t sequences_max, int32_t vocab_size);
@@ -27,12 +30,16 @@ class StepBatch {
   // The next `tokens` tokens of the sequence that the cache lacks.
   void Add(Sequence* sequence, int32_t tokens);
 
+  // Leaves the token of entry `index`, which has logits, to the device. In ascending order.
+  void DrawOnDevice(size_t index);
+
   absl::Span<const Entry> entries() const { return entries_; }
   absl::Span<const StepSlice> slices() const { return slices_; }
   int32_t rows() const { return static_cast<int32_t>(tokens_.size()); }
-  ForwardBatch forward() const { return {tokens_, positions_, logit_rows_}; }
+  ForwardBatch forward() { return {tokens_, positions_, logit_rows_, &draws_}; }
   float* logits() { return logits_.data(); }
   absl::Span<const float> LogitsOf(const Entry& entry) const;
+  const SampledToken& DrawnTokenOf(const Entry& entry) const;
 
  private:
   const int32_t vocab_size_;
@@ -42,6 +49,7 @@ class StepBatch {
   std::vector<int32_t> positions_;
   std::vector<int32_t> logit_rows_;
   std::vector<float> logits_;  // [sequences_max][vocab_size]
+  DeviceDraws draws_;
 };
 
 }  // namespace strata

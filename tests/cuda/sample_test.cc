@@ -2,15 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/sample_launch.h"
-#include "kernels/draw_weight.h"
-#include "model/device_sampling.h"
+#include "kernels/draw_filter.h"
+#include "model/device_draws.h"
 #include "model/sampler.h"
 #include "tests/cuda/device_buffer.h"
 
@@ -49,26 +51,44 @@ std::vector<SampledToken> SampleOnHost(const std::vector<Request>& requests,
   return tokens;
 }
 
-std::vector<cuda::SampledRow> SampleOnDevice(const std::vector<Request>& requests,
-                                             const std::vector<float>& logits, int32_t vocab) {
-  std::vector<cuda::TokenEdit> edits(1);  // never empty
-  std::vector<cuda::SampleRow> rows;
-  DeviceBuffer<float> adjusted(requests.size() * vocab);
+std::vector<SampledRow> SampleOnDevice(const std::vector<Request>& requests,
+                                       const std::vector<float>& logits, int32_t vocab) {
+  DeviceDraws draws;
   for (size_t i = 0; i < requests.size(); ++i) {
-    rows.push_back(PrepareSample(requests[i].params, requests[i].state(), vocab, &edits));
-    rows.back().logits_row = static_cast<int32_t>(i);
-    rows.back().with_logprob = requests[i].with_logprob;
-    if (rows.back().edit_count > 0) rows.back().adjusted = adjusted.data() + i * vocab;
+    draws.Add({.logits_index = static_cast<int32_t>(i),
+               .params = &requests[i].params,
+               .state = requests[i].state(),
+               .with_logprob = requests[i].with_logprob});
   }
+  draws.Prepare(vocab);
+  std::vector<TokenEdit> edits(draws.edits().begin(), draws.edits().end());
+  edits.emplace_back();  // never empty
   const DeviceBuffer<float> device_logits(logits);
-  const DeviceBuffer<cuda::SampleRow> device_rows(rows);
-  const DeviceBuffer<cuda::TokenEdit> device_edits(edits);
-  DeviceBuffer<cuda::SampledRow> out(rows.size());
-  EXPECT_EQ(cuda::LaunchSample(device_logits.data(), vocab, device_rows.data(),
-                               static_cast<int32_t>(rows.size()), device_edits.data(), out.data(),
-                               nullptr),
-            cudaSuccess);
+  const DeviceBuffer<SampleRow> device_rows({draws.rows().begin(), draws.rows().end()});
+  const DeviceBuffer<TokenEdit> device_edits(edits);
+  DeviceBuffer<float> tempered(requests.size() * vocab);
+  DeviceBuffer<uint64_t> weights(requests.size() * vocab);
+  DeviceBuffer<SampledRow> out(requests.size());
+  cuda::SampleArgs args;
+  args.logits = device_logits.data();
+  args.vocab = vocab;
+  args.rows = device_rows.data();
+  args.count = static_cast<int32_t>(requests.size());
+  args.edits = device_edits.data();
+  args.scratch = {tempered.data(), weights.data()};
+  args.out = out.data();
+  EXPECT_EQ(cuda::AllowSample(), cudaSuccess);
+  EXPECT_EQ(cuda::LaunchSample(args, nullptr), cudaSuccess);
   return out.Download();
+}
+
+std::string Text(const SamplingParams& params) {
+  std::ostringstream text;
+  text << "temperature " << params.temperature << ", top_k " << params.top_k << ", top_p "
+       << params.top_p << ", min_p " << params.min_p << ", repetition " << params.repetition_penalty
+       << ", frequency " << params.frequency_penalty << ", " << params.logit_bias.size()
+       << " biases, " << params.banned_token_ids.size() << " bans";
+  return text.str();
 }
 
 // The ids are equal. Log probabilities: both sum e^x of floats within two units in the last place
@@ -76,9 +96,10 @@ std::vector<cuda::SampledRow> SampleOnDevice(const std::vector<Request>& request
 void ExpectSame(const std::vector<Request>& requests, const std::vector<float>& logits,
                 int32_t vocab) {
   const std::vector<SampledToken> host = SampleOnHost(requests, logits, vocab);
-  const std::vector<cuda::SampledRow> device = SampleOnDevice(requests, logits, vocab);
+  const std::vector<SampledRow> device = SampleOnDevice(requests, logits, vocab);
   for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(device[i].id, host[i].id) << "request " << i << " of " << vocab << " tokens";
+    ASSERT_EQ(device[i].id, host[i].id)
+        << "request " << i << " of " << vocab << " tokens: " << Text(requests[i].params);
     if (std::isinf(host[i].logprob)) {
       ASSERT_EQ(device[i].logprob, host[i].logprob);
     } else {
@@ -124,6 +145,9 @@ TEST(CudaSample, LargeVocabularies) {
     for (uint32_t i = 0; i < requests.size(); ++i) {
       requests[i].params.temperature = i == 0 ? 0.0f : 0.5f * i;
       requests[i].params.seed = 77 * i;
+      if (i % 4 == 1) requests[i].params.top_k = 40 * i;
+      if (i % 4 == 2) requests[i].params.min_p = 0.05f;
+      if (i % 3 == 1) requests[i].params.top_p = 0.95f;
       const std::vector<float> row = RandomLogits(vocab, i, 4.0f);
       logits.insert(logits.end(), row.begin(), row.end());
     }
@@ -142,7 +166,7 @@ TEST(CudaSample, GreedyTakesTheLowestOfEquals) {
     logits[2 * vocab + i] = i == 9 ? NAN : i == 8 ? kInfinity : 1.0f;
   requests[3].params.temperature = 0.5e-6f;
   ExpectSame(requests, logits, vocab);
-  const std::vector<cuda::SampledRow> device = SampleOnDevice(requests, logits, vocab);
+  const std::vector<SampledRow> device = SampleOnDevice(requests, logits, vocab);
   EXPECT_EQ(device[0].id, 123);
   EXPECT_EQ(device[1].id, 600);
   EXPECT_EQ(device[2].id, 8);
@@ -190,6 +214,101 @@ TEST(CudaSample, EditsAreTheHosts) { TestEdits({5, 600}, 10); }
 
 TEST(CudaSample, LargeNumbersOfEdits) { TestEdits({5, 40, 2000}, 80); }
 
+// Logits of `levels` different values, so that filters end among equals; 0: all different.
+std::vector<float> TiedLogits(int32_t vocab, uint32_t seed, float scale, int levels) {
+  std::vector<float> logits = RandomLogits(vocab, seed, scale);
+  if (levels == 0) return logits;
+  const float step = 2 * scale / static_cast<float>(levels);
+  for (float& x : logits) x = step * std::floor(x / step);
+  return logits;
+}
+
+void TestFilters(std::initializer_list<int32_t> vocabularies, uint32_t count) {
+  std::mt19937 random(5);
+  const auto pick = [&](std::initializer_list<float> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  int draws = 0, different = 0;
+  for (const int32_t vocab : vocabularies) {
+    std::vector<Request> requests;
+    std::vector<float> logits;
+    const auto token = [&] { return static_cast<uint32_t>(random() % vocab); };
+    for (uint32_t i = 0; i < count; ++i) {
+      Request request;
+      request.params.temperature = pick({0.3f, 0.8f, 1.0f, 4.0f, 100.0f});
+      request.params.top_k = static_cast<uint32_t>(pick({0, 0, 1, 2, 7, 50, 700, 4e9f}));
+      request.params.top_p = pick({1, 1, 0.9999999f, 0.99f, 0.9f, 0.5f, 0.25f, 1e-3f, 1e-30f});
+      request.params.min_p = pick({0, 0, 1e-13f, 0.01f, 0.3f, 0.999f, 1});
+      request.params.repetition_penalty = pick({1, 1, 1.3f});
+      request.params.frequency_penalty = pick({0, 0, 0.4f});
+      request.params.seed = uint64_t{i} * 0x9E3779B97F4A7C15u;
+      request.with_logprob = false;
+      if (random() % 3 == 0) request.params.logit_bias[token()] = 6;
+      if (random() % 3 == 0) request.params.banned_token_ids = {token(), token()};
+      for (uint32_t n = random() % 8; n > 0; --n) request.output.push_back(token());
+      request.position = request.output.size();
+      const float scale = pick({0.01f, 3.0f, 12.0f, 60.0f});
+      const int levels = static_cast<int>(pick({0, 1, 2, 5, 40}));
+      std::vector<float> row = TiedLogits(vocab, i + vocab, scale, levels);
+      if (i % 10 == 0) row[token()] = NAN;
+      if (i % 7 == 0) row[token()] = -kInfinity;
+      if (i % 31 == 0) row[token()] = kInfinity;
+      logits.insert(logits.end(), row.begin(), row.end());
+      requests.push_back(std::move(request));
+    }
+    ExpectSame(requests, logits, vocab);
+    if (::testing::Test::HasFatalFailure()) return;
+    // That the filters decide something.
+    std::vector<Request> unfiltered = requests;
+    for (Request& request : unfiltered) {
+      request.params.top_k = 0;
+      request.params.top_p = 1;
+      request.params.min_p = 0;
+    }
+    const std::vector<SampledToken> with = SampleOnHost(requests, logits, vocab);
+    const std::vector<SampledToken> without = SampleOnHost(unfiltered, logits, vocab);
+    for (uint32_t i = 0; i < count; ++i) different += with[i].id != without[i].id ? 1 : 0;
+    draws += static_cast<int>(count);
+  }
+  EXPECT_GT(different, draws / 4);
+  std::printf("%d draws compared; without filters %d are others\n", draws, different);
+}
+
+TEST(CudaSample, FiltersAreTheHosts) { TestFilters({3, 1100}, 12); }
+
+TEST(CudaSample, LargeNumbersOfFilters) { TestFilters({1, 2, 5, 33, 511, 1025, 3001}, 300); }
+
+// A cut among equals: the lowest ids are kept, over more than one tile of ids.
+TEST(CudaSample, FiltersKeepTheLowestOfEquals) {
+  const int32_t vocab = 2500;
+  const auto drawn = [&](const SamplingParams& params) {
+    std::vector<Request> requests(10);
+    for (uint32_t i = 0; i < requests.size(); ++i) {
+      requests[i].params = params;
+      requests[i].params.temperature = 1;
+      requests[i].params.seed = i;
+      requests[i].with_logprob = false;
+    }
+    const std::vector<float> logits(requests.size() * vocab, 0.5f);
+    const std::vector<SampledToken> host = SampleOnHost(requests, logits, vocab);
+    const std::vector<SampledRow> device = SampleOnDevice(requests, logits, vocab);
+    int32_t greatest = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(device[i].id, host[i].id);
+      greatest = std::max(greatest, device[i].id);
+    }
+    return greatest;
+  };
+  EXPECT_EQ(drawn({.top_k = 1}), 0);
+  EXPECT_EQ(drawn({.top_p = 1e-30f}), 0);
+  const int32_t of_2000 = drawn({.top_k = 2000});
+  EXPECT_LT(of_2000, 2000);
+  EXPECT_GT(of_2000, 1500);  // all ten below would be 1 in 18
+  const int32_t of_half = drawn({.top_p = 0.5f});
+  EXPECT_LT(of_half, 1250);
+  EXPECT_GT(of_half, 937);
+}
+
 // Nothing is left to choose from: the lowest id that is allowed, or 0.
 TEST(CudaSample, NothingLeft) {
   const int32_t vocab = 600;
@@ -211,32 +330,39 @@ TEST(CudaSample, SaysWhichRequestsItTakes) {
   params.logit_bias = {{1, 2.0f}};
   EXPECT_TRUE(DeviceCanSample(params, 100));
   EXPECT_FALSE(DeviceCanSample(params, 0));
-  EXPECT_FALSE(DeviceCanSample(params, cuda::kSampleVocabMax + 1));
-  SamplingParams filtered = params;
-  filtered.top_k = 5;
-  EXPECT_FALSE(DeviceCanSample(filtered, 100));
-  filtered.temperature = 0;
-  EXPECT_TRUE(DeviceCanSample(filtered, 100));
-  filtered = params;
-  filtered.top_p = 0.9f;
-  EXPECT_FALSE(DeviceCanSample(filtered, 100));
-  filtered = params;
-  filtered.min_p = 0.1f;
-  EXPECT_FALSE(DeviceCanSample(filtered, 100));
-  filtered = params;
-  filtered.typical_p = 0.9f;
-  EXPECT_FALSE(DeviceCanSample(filtered, 100));
+  EXPECT_FALSE(DeviceCanSample(params, kSampleVocabMax + 1));
+  params.top_k = 5;
+  params.top_p = 0.9f;
+  params.min_p = 0.1f;
+  EXPECT_TRUE(DeviceCanSample(params, 100));
+  params.typical_p = 0.9f;
+  EXPECT_FALSE(DeviceCanSample(params, 100));
+  params.temperature = 0;
+  EXPECT_TRUE(DeviceCanSample(params, 100));
 }
 
 TEST(CudaSample, RefusesWhatItCannotDo) {
   DeviceBuffer<float> logits(4);
-  DeviceBuffer<cuda::SampleRow> rows(1);
-  DeviceBuffer<cuda::SampledRow> out(1);
-  EXPECT_EQ(cuda::LaunchSample(logits.data(), 0, rows.data(), 1, nullptr, out.data(), nullptr),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(cuda::LaunchSample(nullptr, 4, rows.data(), 1, nullptr, out.data(), nullptr),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(cuda::LaunchSample(nullptr, 4, nullptr, 0, nullptr, nullptr, nullptr), cudaSuccess);
+  DeviceBuffer<SampleRow> rows(1);
+  DeviceBuffer<SampledRow> out(1);
+  cuda::SampleArgs args;
+  EXPECT_EQ(cuda::LaunchSample(args, nullptr), cudaSuccess);  // no rows
+  args.logits = logits.data();
+  args.vocab = 4;
+  args.rows = rows.data();
+  args.count = 1;
+  args.out = out.data();
+  const auto refused = [&](void (*change)(cuda::SampleArgs*)) {
+    cuda::SampleArgs changed = args;
+    change(&changed);
+    return cuda::LaunchSample(changed, nullptr) == cudaErrorInvalidValue;
+  };
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->vocab = 0; }));
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->vocab = kSampleVocabMax + 1; }));
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->count = -1; }));
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->logits = nullptr; }));
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->rows = nullptr; }));
+  EXPECT_TRUE(refused([](cuda::SampleArgs* a) { a->out = nullptr; }));
 }
 
 // Within one part in 2^39 (or one unit) of 2^40 e^x, and never greater for a lesser logit.
@@ -257,6 +383,25 @@ TEST(DrawWeightTest, IsTheExponential) {
     ASSERT_LE(DrawWeight(x), before) << x;
     before = DrawWeight(x);
   }
+}
+
+// A part of a total is reached by as many units as arithmetic says, also where it is a whole
+// number.
+TEST(DrawFilterTest, TargetsAreMetByReachingTheFraction) {
+  const auto reached_by = [](float p, uint64_t total) {
+    return MassTarget(MassFraction(p), total) + 1;
+  };
+  EXPECT_EQ(reached_by(0.5f, 4), 2u);
+  EXPECT_EQ(reached_by(0.5f, 5), 3u);
+  EXPECT_EQ(reached_by(0.75f, uint64_t{1} << 60), uint64_t{3} << 58);
+  EXPECT_EQ(reached_by(1e-30f, uint64_t{1} << 60), 1u);
+  EXPECT_EQ(reached_by(0x1p-30f, uint64_t{1} << 40), 1u << 10);
+  EXPECT_EQ(reached_by(1 - 0x1p-24f, uint64_t{1} << 24), (1u << 24) - 1);
+  EXPECT_EQ(LeastWeight(1.0f), uint64_t{1} << 40);
+  EXPECT_EQ(LeastWeight(0.5f), uint64_t{1} << 39);
+  EXPECT_EQ(LeastWeight(1e-30f), 1u);
+  EXPECT_EQ(LeastWeight(0.0f), 0u);
+  EXPECT_EQ(MulHigh64(~uint64_t{0}, ~uint64_t{0}), ~uint64_t{1});
 }
 
 TEST(DrawWeightTest, IsTheSameOfMany) {

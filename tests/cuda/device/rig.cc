@@ -26,17 +26,29 @@ T Checked(absl::StatusOr<T> value) {
 
 absl::Status WatchedModel::Forward(const ForwardBatch& batch, KvStep* kv, float* logits) {
   const absl::Status status = model_->Forward(batch, kv, logits);
-  const int32_t vocabulary = config().vocab_size;
-  for (size_t i = 0; status.ok() && i < batch.logit_rows.size(); ++i) {
-    float best = -std::numeric_limits<float>::infinity();
-    float second = best;
-    for (const float logit : absl::MakeConstSpan(logits + i * vocabulary, vocabulary)) {
-      second = std::max(second, std::min(best, logit));
-      best = std::max(best, logit);
+  if (!status.ok()) return status;
+  absl::Span<const DeviceDraws::Request> drawn;
+  if (batch.draws != nullptr) drawn = batch.draws->requests();
+  const auto vocabulary = static_cast<size_t>(config().vocab_size);
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    if (!drawn.empty() && drawn.front().logits_index == static_cast<int32_t>(i)) {
+      drawn.remove_prefix(1);
+    } else {
+      Watch({logits + i * vocabulary, vocabulary});
     }
-    least_gap_ = std::min(least_gap_, best - second);
   }
   return status;
+}
+
+void WatchedModel::Watch(absl::Span<const float> logits) {
+  logits_.insert(logits_.end(), logits.begin(), logits.end());
+  float best = -std::numeric_limits<float>::infinity();
+  float second = best;
+  for (const float logit : logits) {
+    second = std::max(second, std::min(best, logit));
+    best = std::max(best, logit);
+  }
+  least_gap_ = std::min(least_gap_, best - second);
 }
 
 Rig::Rig(Backend backend, const std::string& model_path, const std::string& directory,
@@ -85,7 +97,11 @@ Rig::Result Rig::Run(Request request) {
   result.tokens = sink->tokens;
   for (const SampledToken& token : sink->sampled) result.logprobs.push_back(token.logprob);
   result.error = sink->error;
-  if (sink->finished.has_value()) result.usage = sink->finished->usage;
+  result.text = sink->text;
+  if (sink->finished.has_value()) {
+    result.usage = sink->finished->usage;
+    result.reason = sink->finished->reason;
+  }
   return result;
 }
 

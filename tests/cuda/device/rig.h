@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -17,8 +18,9 @@
 
 namespace strata {
 
-// A model that watches its logits: how far apart the best two of every row were. Another device
-// must give the same greedy tokens while its logits differ by less than half of that.
+// A model that watches the logits it hands to the host: how far apart the best two of every row
+// were. Another device must give the same greedy tokens while its logits differ by less than half
+// of that.
 class WatchedModel final : public Model {
  public:
   explicit WatchedModel(Model* model) : model_(model) {}
@@ -29,13 +31,23 @@ class WatchedModel final : public Model {
   uint64_t fingerprint() const override { return model_->fingerprint(); }
   size_t weight_bytes() const override { return model_->weight_bytes(); }
   const std::string& weight_format() const override { return model_->weight_format(); }
+  bool draws_tokens() const override { return draws_tokens_ && model_->draws_tokens(); }
   absl::Status Forward(const ForwardBatch& batch, KvStep* kv, float* logits) override;
+
+  // Between requests: whether a device that can draw tokens does.
+  void set_draws_tokens(bool draws_tokens) { draws_tokens_ = draws_tokens; }
 
   // Since the last call.
   float TakeLeastGap() { return std::exchange(least_gap_, std::numeric_limits<float>::infinity()); }
+  // The rows of logits since the last call, one after the other.
+  std::vector<float> TakeLogits() { return std::exchange(logits_, {}); }
 
  private:
+  void Watch(absl::Span<const float> logits);
+
   Model* const model_;
+  bool draws_tokens_ = true;
+  std::vector<float> logits_;
   float least_gap_ = std::numeric_limits<float>::infinity();
 };
 
@@ -49,7 +61,9 @@ class Rig {
   struct Result {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
+    std::string text;
     SequenceUsage usage;
+    std::optional<FinishReason> reason;
     absl::Status error;
   };
   static Request Make(int32_t prompt, int32_t max_tokens, uint32_t salt);

@@ -51,6 +51,7 @@ struct Stats {
   uint64_t switches = 0;
   uint64_t barriers = 0;
   uint64_t warp_collectives = 0;
+  uint64_t bytes_to_host = 0;  // copied from device memory
 };
 Stats GetStats();
 void ResetStats();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/cuda/executor/runtime.h"
+#include "tests/cuda/executor/scheduler.h"
 
 namespace executor {
 namespace {
@@ -60,6 +61,10 @@ cudaError_t Copy(ApiCall& call, void* to, const void* from, const CopyShape& sha
   if (shape.width == 0 || shape.height == 0) return cudaSuccess;
   if (to == nullptr || from == nullptr || !KindFits(runtime, to, from, shape, kind)) {
     return call.Return(cudaErrorInvalidValue);
+  }
+  if (FindAllocation(runtime.device, from) != nullptr &&
+      FindAllocation(runtime.device, to) == nullptr) {
+    Scheduler::Get().stats().bytes_to_host += shape.width * shape.height;
   }
   const auto is_pageable = [&runtime](const void* p) {
     return FindAllocation(runtime.device, p) == nullptr &&

@@ -232,12 +232,11 @@ GPU_DEVICE void CodeDots(const uint8_t* chunk, int tile, const AttentionGeometry
   }
 }
 
-// One V group's parameters folded into the weights of a page's 64 tokens. weights: [tile][n][lane]
-// of tokens g (x, y) and g + 8 (z, w), queries 2 t (x, z) and 2 t + 1 (y, w). Leaves the int8 in
-// staged [query][kStagedStride], byte = token, and scale and constant of the lane's columns.
-// mn, s: half[64].
-template <bool kI4, int kQueryTiles>
-GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4* weights,
+// One V group's parameters folded into the weights of a page's 64 tokens. Leaves the int8 in staged
+// [query][kStagedStride], byte = token, and scale and constant of the lane's columns. mn, s:
+// half[64].
+template <bool kI4, int kQueryTiles, class Weights>
+GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const Weights& weights,
                             uint8_t* staged, float (&scale)[kQueryTiles][2],
                             float (&constant)[kQueryTiles][2]) {
   const int lane = gpu::FreshLane();
@@ -259,7 +258,7 @@ GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4*
     float product[4][4];
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
-      const float4 p4 = weights[(tile * kQueryTiles + n) * 32 + lane];
+      const float4 p4 = weights.Get(tile, n);
       const float p[4] = {p4.x, p4.y, p4.z, p4.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -296,8 +295,8 @@ GPU_DEVICE void FoldWeights(const uint16_t* mn, const uint16_t* s, const float4*
 }
 
 // o[mt][n] += the weights of a page's 64 tokens times its V chunk of codes.
-template <bool kI4, int kChannelTiles, int kQueryTiles>
-GPU_DEVICE void CodeValues(const uint8_t* chunk, const float4* weights, uint8_t* staged,
+template <bool kI4, int kChannelTiles, int kQueryTiles, class Weights>
+GPU_DEVICE void CodeValues(const uint8_t* chunk, const Weights& weights, uint8_t* staged,
                            const AttentionGeometry& geometry,
                            float (&o)[kChannelTiles][kQueryTiles][4]) {
   const int lane = gpu::FreshLane();

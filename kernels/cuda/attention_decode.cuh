@@ -83,18 +83,17 @@ template <class Warp, class Stream>
 GPU_DEVICE void DecodePage(const AttentionGeometry& geometry, Warp* warp, Stream* stream) {
   const PageInfo info = stream->NextPage();
   warp->StartPage(info);
-  if (info.k == AttentionRead::kF16 && (info.parts & 15) != 15) warp->HideTiles(~info.parts & 15);
   bool scored = false;
 #pragma unroll 1
   for (uint32_t parts = info.parts; parts != 0; parts &= parts - 1) {
     const int part = __ffs(static_cast<int>(parts)) - 1;
     if (part >= 4 && !scored) {
-      warp->Softmax();
+      warp->Softmax(info);
       scored = true;
     }
     uint8_t* chunk = stream->NextChunk();
     if (part < 4) {
-      warp->Score(chunk, part, info);
+      warp->ScoreChunk(chunk, part, info);
     } else {
       const int tile = part - 4;
       if (info.v == AttentionRead::kF16 && warp->masked()) {
@@ -103,7 +102,7 @@ GPU_DEVICE void DecodePage(const AttentionGeometry& geometry, Warp* warp, Stream
             ClearChunk(chunk, static_cast<uint32_t>(seen >> (16 * tile)) & 0xffffu, geometry);
         if (bad != 0) warp->Spoil(info.position + 16 * tile + __ffs(static_cast<int>(bad)) - 1);
       }
-      warp->AddValues(chunk, tile, info);
+      warp->AddChunk(chunk, tile, info);
     }
   }
 }
@@ -131,7 +130,8 @@ __global__ void __launch_bounds__(32 * kAttentionShares, MinBlocks<kDim>())
   const int kv_head = static_cast<int>(blockIdx.y);
   const int share = static_cast<int>(threadIdx.x / 32);
   DecodeQueries queries(geometry, shared);
-  WarpAttention<kDim / 16, 1, DecodeQueries> warp(geometry, work, queries, shared);
+  WarpAttention<kDim / 16, 1, DecodeQueries, SharedWeights<1>> warp(geometry, work, queries,
+                                                                    shared);
   // The first pages are on their way while the queries are prepared.
   PageStream<kStages> stream(launch, geometry, work, kv_head, warp.last_position(), shared);
   DecodeState state(launch, geometry, work, kv_head, shared);

@@ -86,16 +86,15 @@ GPU_DEVICE void HalfScores(const uint8_t* chunks, const Queries& queries,
 }
 
 // Stages the weights of 16 tokens for the other operand, as two halves each: [query][kStagedStride]
-// bytes, of tokens j and j + 8 the word of hi and the word of lo together. weights: one tile of
-// tokens, as KeepScores left them.
-template <int kQueryTiles>
-GPU_DEVICE void StageWeights(const float4* weights, uint8_t* staged) {
+// bytes, of tokens j and j + 8 the word of hi and the word of lo together.
+template <int kQueryTiles, class Weights>
+GPU_DEVICE void StageWeights(const Weights& weights, int tile, uint8_t* staged) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   // A lane of B takes j and j + 4 at once.
   const int place = lane / 4 % 4 * 2 + lane / 16;
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
-    const float4 p = weights[n * 32 + lane];
+    const float4 p = weights.Get(tile, n);
     uint8_t* row = staged + (8 * n + lane % 4 * 2) * kStagedStride + 8 * place;
     *reinterpret_cast<uint2*>(row) = SplitPair(p.x, p.z);
     *reinterpret_cast<uint2*>(row + kStagedStride) = SplitPair(p.y, p.w);
@@ -106,9 +105,8 @@ GPU_DEVICE void StageWeights(const float4* weights, uint8_t* staged) {
 // are tokens j and j + 8: those a lane has of the scores.
 template <int kChannelTiles, int kQueryTiles>
 GPU_DEVICE void HalfValues(const uint8_t* chunk, const uint8_t* staged,
-                           const AttentionGeometry& geometry,
+                           const AttentionGeometry& geometry, uint32_t lane,
                            float (&o)[kChannelTiles][kQueryTiles][4]) {
-  const uint32_t lane = threadIdx.x % 32;
   uint32_t high[kQueryTiles][2];
   uint32_t low[kQueryTiles][2];
 #pragma unroll

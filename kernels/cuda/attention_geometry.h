@@ -30,16 +30,15 @@ struct AttentionGeometry {
   int32_t group;        // query heads a KV head
   int32_t v_lines;      // lines of one V group
   int32_t v_groups;
-  int32_t warps;  // of a block
-  uint32_t
-      stage_bytes;  // of a ring: the largest chunk of any format, in prefill the largest tensor
+  int32_t warps;         // of a block
+  uint32_t stage_bytes;  // of a ring: the largest chunk, in prefill the largest tensor
 
   // Byte offsets in shared memory. Of the queries: FP32 at 0, and where they are kept, as halves.
   uint32_t q_halves;
   uint32_t q_scale;
   uint32_t sums;        // m and l: two states a query
   uint32_t split_o;     // o of the state of a split that its shares are folded into
-  uint32_t weights;     // a warp's, then the next warp's
+  uint32_t weights;     // decoding: a warp's, then the next warp's
   uint32_t staged;      // a warp's, then the next warp's
   uint32_t infos;       // of pages; decoding: a warp's, then the next warp's
   uint32_t bad_values;  // prefill: 8 bytes a warp
@@ -159,8 +158,7 @@ constexpr AttentionGeometry MakePrefillGeometry(int dim, int group, int warps, i
   const uint32_t queries = static_cast<uint32_t>(8 * query_tiles * warps);
   g.q_scale = queries * QueryBytes(g);
   g.sums = g.q_scale + queries * 4;
-  g.weights = g.sums + queries * kSumsBytes;
-  g.staged = g.weights + queries * kScoreBytes;
+  g.staged = g.sums + queries * kSumsBytes;
   g.split_o = g.staged + queries * kStagedStride;
   g.infos = g.split_o + queries * 4 * static_cast<uint32_t>(dim);
   g.bad_values = g.infos + kPageInfos * static_cast<uint32_t>(sizeof(AttentionPage));

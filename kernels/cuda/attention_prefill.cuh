@@ -109,7 +109,7 @@ GPU_DEVICE void PrefillPage(const AttentionGeometry& geometry, bool has_queries,
   if (sees) {
     warp->StartPage(info);
     warp->ScorePage(k, info);
-    warp->Softmax();
+    warp->Softmax(info);
   }
   uint8_t* v = stream->NextTensor();
   const uint64_t bad = info.v == AttentionRead::kF16 ? stream->ClearUnseen(v, info) : 0;
@@ -119,12 +119,8 @@ GPU_DEVICE void PrefillPage(const AttentionGeometry& geometry, bool has_queries,
     warp->Spoil(info.position + (low != 0 ? low : 32 + __ffs(static_cast<int>(bad >> 32))) - 1);
   }
   const uint32_t parts =
-      PartsOf(info.k, info.v, info.visible, info.position, warp->last_position()) >> 4;
-#pragma unroll 1
-  for (uint32_t tiles = parts; tiles != 0; tiles &= tiles - 1) {
-    const int tile = __ffs(static_cast<int>(tiles)) - 1;
-    warp->AddValues(v + 32 * geometry.dim * tile, tile, info);
-  }
+      PartsOf(info.k, info.v, info.visible, info.position, warp->last_position());
+  warp->AddPage(v, parts >> 4, info);
 }
 
 // Grid: (work items, KV heads). Block: geometry.warps warps of 8 kQueryTiles queries each. For head
@@ -142,8 +138,8 @@ __global__ void __launch_bounds__(32 * kPrefillWarpsMax, 1)
   own.first_query += static_cast<int32_t>(threadIdx.x / 32) * kQueries;
   own.queries = min(max(work.first_query + work.queries - own.first_query, 0), kQueries);
   PrefillQueries<kQueryTiles> queries(geometry, shared);
-  WarpAttention<kDim / 16, kQueryTiles, PrefillQueries<kQueryTiles>> warp(geometry, own, queries,
-                                                                          shared);
+  WarpAttention<kDim / 16, kQueryTiles, PrefillQueries<kQueryTiles>, RegisterWeights<kQueryTiles>>
+      warp(geometry, own, queries, shared);
   // The first pages are on their way while the queries are prepared.
   PrefillStream<kStages> stream(launch, geometry, work, kv_head, shared);
   PrefillState<kQueryTiles> state(launch, geometry, work, kv_head, shared);

@@ -66,19 +66,22 @@ GPU_DEVICE uint32_t PartsOf(AttentionRead k, AttentionRead v, uint64_t visible, 
   return (k == AttentionRead::kF16 ? live : 1u) | (v == AttentionRead::kF16 ? live : 1u) << 4;
 }
 
-// Starts copies of `units` 16-byte units, by `threads` threads of which this is number `thread`.
+// Starts copies of `units` 16-byte units, by `threads` threads (a power of two) of which this is
+// number `thread`.
 // kAtOnce: copies of a thread between two looks at what is left. The swizzle by value: kept in
 // registers over the copies, which the compiler takes for writes.
 template <int kAtOnce>
 GPU_DEVICE void CopyUnits(uint8_t* to, const uint8_t* from, int units, Swizzle swizzle, int thread,
                           int threads) {
   from += 16 * thread;
+  // What spares a test a copy is the same for all threads, and often known when this is compiled.
+  const bool even = (units & (kAtOnce * threads - 1)) == 0;
 #pragma unroll 1
-  for (int first = thread; first < units; first += kAtOnce * threads) {
+  for (int done = 0; done < units; done += kAtOnce * threads) {
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int unit = first + threads * k;
-      if (unit < units) {
+      const int unit = done + threads * k + thread;
+      if (even || unit < units) {
         gpu::CpAsync16(to + 16 * Swizzled(swizzle, static_cast<uint32_t>(unit)),
                        from + 16 * threads * k);
       }
@@ -202,7 +205,13 @@ class PageStream {
     if (parts_ != 0) {
       const int part = __ffs(static_cast<int>(parts_)) - 1;
       parts_ &= parts_ - 1;
-      IssuePart(part & 3, part < 4, ring_ + issued_slot_ * geometry_.stage_bytes);
+      uint8_t* to = ring_ + issued_slot_ * geometry_.stage_bytes;
+      // Apart, so that each has its swizzles as constants.
+      if (part < 4) {
+        IssuePart(part, true, to);
+      } else {
+        IssuePart(part - 4, false, to);
+      }
     }
     gpu::CpAsyncCommit();
     issued_slot_ = issued_slot_ + 1 == kStages ? 0 : issued_slot_ + 1;

@@ -5,14 +5,15 @@
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_queries.cuh"
 #include "kernels/cuda/attention_stream.cuh"
+#include "kernels/cuda/attention_weights.cuh"
 
 namespace strata::cuda {
 
 // What one warp makes of its queries and the pages it is given: scores, running softmax and
 // weighted values. Elements of C (scores: rows are tokens; o: rows are channels) are as
-// attention_f16.cuh says; columns are queries. A page is: StartPage, Score or ScorePage for K,
-// Softmax, AddValues for V.
-template <int kChannelTiles, int kQueryTiles, class Queries>
+// attention_f16.cuh says; columns are queries. A page is: StartPage, ScoreChunk or ScorePage for
+// K, Softmax, AddChunk or AddPage for V.
+template <int kChannelTiles, int kQueryTiles, class Queries, class Weights>
 class WarpAttention {
  public:
   static constexpr int kLineGroups = (kChannelTiles + 3) / 4;
@@ -21,11 +22,11 @@ class WarpAttention {
                            const Queries& queries, uint8_t* shared)
       : geometry_(geometry),
         queries_(queries),
+        weights_(geometry, shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
         row_position_(work.first_position),
         first_query_(work.first_query) {
     const int warp = static_cast<int>(threadIdx.x / 32);
-    weights_ = reinterpret_cast<float4*>(shared + geometry.weights) + warp * kQueryTiles * 128;
     staged_ = shared + geometry.staged + warp * 8 * kQueryTiles * kStagedStride;
     first_position_ = work.first_position + work.first_query / geometry.group;
     last_position_ = work.first_position + (work.first_query + work.queries - 1) / geometry.group;
@@ -58,38 +59,25 @@ class WarpAttention {
   GPU_DEVICE bool masked() const { return masked_; }
 
   // Scores of one chunk of K: tile `tile`, or a page of codes.
-  GPU_DEVICE void Score(const uint8_t* chunk, int tile, const PageInfo& info) {
+  GPU_DEVICE void ScoreChunk(const uint8_t* chunk, int tile, const PageInfo& info) {
     if (info.k == AttentionRead::kF16) {
-      ScoreHalves<1>(chunk, tile, info);
-    } else if (info.k == AttentionRead::kI4) {
-      ScoreCodes<true>(chunk, info);
+      ScoreHalves<1>(chunk, tile);
     } else {
-      ScoreCodes<false>(chunk, info);
+      ScoreAllCodes(chunk, info);
     }
   }
   // Of all of K at once.
   GPU_DEVICE void ScorePage(const uint8_t* tensor, const PageInfo& info) {
     if (info.k == AttentionRead::kF16) {
-      ScoreHalves<4>(tensor, 0, info);
+      ScoreHalves<4>(tensor, 0);
     } else {
-      Score(tensor, 0, info);
-    }
-  }
-  // Tiles of an F16 K that are not scored, because no query sees them.
-  GPU_DEVICE void HideTiles(uint32_t tiles) {
-#pragma unroll 1
-    for (; tiles != 0; tiles &= tiles - 1) {
-      const int tile = __ffs(static_cast<int>(tiles)) - 1;
-#pragma unroll
-      for (int n = 0; n < kQueryTiles; ++n) {
-        weights_[(tile * kQueryTiles + n) * 32 + lane_] =
-            make_float4(kHiddenScore, kHiddenScore, kHiddenScore, kHiddenScore);
-      }
+      ScoreAllCodes(tensor, info);
     }
   }
 
   // Replaces the page's scores by weights relative to the new maximum.
-  GPU_DEVICE void Softmax() {
+  GPU_DEVICE void Softmax(const PageInfo& info) {
+    if (masked_) HideUnseen(info);
     bool higher = false;
     float factor[kQueryTiles][2];
 #pragma unroll
@@ -105,31 +93,41 @@ class WarpAttention {
     }
     // A factor of 1 changes nothing, so that leaving all of them out is not seen in the bits.
     if (__any_sync(gpu::kAllLanes, higher)) Rescale(factor);
-#pragma unroll 1
+#pragma unroll Weights::kTileUnroll
     for (int tile = 0; tile < 4; ++tile) {
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n) {
-        float4 p = weights_[(tile * kQueryTiles + n) * 32 + lane_];
+        float4 p = weights_.Get(tile, n);
         p.x = gpu::Exp2Approx(p.x - m_[n][0]);
         p.y = gpu::Exp2Approx(p.y - m_[n][1]);
         p.z = gpu::Exp2Approx(p.z - m_[n][0]);
         p.w = gpu::Exp2Approx(p.w - m_[n][1]);
         l_[n][0] = __fadd_rn(__fadd_rn(l_[n][0], p.x), p.z);
         l_[n][1] = __fadd_rn(__fadd_rn(l_[n][1], p.y), p.w);
-        weights_[(tile * kQueryTiles + n) * 32 + lane_] = p;
+        weights_.Set(tile, n, p);
       }
     }
   }
 
   // Adds the weighted values of one chunk of V: tile `tile`, or a page of codes. Of an F16 tile of
   // a page of which some query does not see all, what they do not see has been cleared.
-  GPU_DEVICE void AddValues(const uint8_t* chunk, int tile, const PageInfo& info) {
+  GPU_DEVICE void AddChunk(const uint8_t* chunk, int tile, const PageInfo& info) {
     if (info.v == AttentionRead::kF16) {
-      AddHalves(chunk, tile);
-    } else if (info.v == AttentionRead::kI4) {
-      CodeValues<true, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
+      AddHalves(chunk, tile, lane_);
     } else {
-      CodeValues<false, kChannelTiles, kQueryTiles>(chunk, weights_, staged_, geometry_, o_);
+      AddAllCodes(chunk, info);
+    }
+  }
+  // Of all of V at once; of F16, the tiles that are bits of `tiles`.
+  GPU_DEVICE void AddPage(const uint8_t* tensor, uint32_t tiles, const PageInfo& info) {
+    if (info.v == AttentionRead::kF16) {
+      const int lane = gpu::FreshLane();
+#pragma unroll Weights::kTileUnroll
+      for (int tile = 0; tile < 4; ++tile) {
+        if (((tiles >> tile) & 1) != 0) AddHalves(tensor + 32 * geometry_.dim * tile, tile, lane);
+      }
+    } else {
+      AddAllCodes(tensor, info);
     }
   }
 
@@ -189,37 +187,42 @@ class WarpAttention {
   }
 
  private:
-  GPU_DEVICE int TokenOf(int tile, int element) const {
-    return 16 * tile + lane_ / 4 + 8 * (element / 2);
-  }
-
   // Of the query of a column of C. Needed where something is hidden alone: worked out there, so
   // that it does not take registers elsewhere.
   GPU_DEVICE int32_t PositionOf(int n, int c) const {
     return row_position_ + (first_query_ + 8 * n + lane_ % 4 * 2 + c) / geometry_.group;
   }
 
-  // Keeps the scores of a tile of tokens, with kHiddenScore for what a query must not see.
-  GPU_DEVICE void KeepScores(int tile, const PageInfo& info, int n, const float (&scores)[4]) {
-    float kept[4] = {scores[0], scores[1], scores[2], scores[3]};
-    if (masked_) {
-      const int32_t last[2] = {PositionOf(n, 0), PositionOf(n, 1)};
+  // Keeps the scores of a tile of tokens.
+  GPU_DEVICE void KeepScores(int tile, int n, const float (&scores)[4]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = TokenOf(tile, i);
-        const bool seen =
-            ((info.visible >> token) & 1) != 0 && info.position + token <= last[i % 2];
-        if (!seen) kept[i] = kHiddenScore;
+    for (int i = 0; i < 4; ++i) top_[n][i % 2] = fmaxf(top_[n][i % 2], scores[i]);
+    weights_.Set(tile, n, make_float4(scores[0], scores[1], scores[2], scores[3]));
+  }
+
+  // Replaces the scores of what a query must not see by kHiddenScore; tiles that no query sees need
+  // have none.
+  GPU_DEVICE void HideUnseen(const PageInfo& info) {
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const int32_t last[2] = {PositionOf(n, 0) - info.position, PositionOf(n, 1) - info.position};
+      top_[n][0] = top_[n][1] = kScoreFloor;
+#pragma unroll Weights::kTileUnroll
+      for (int tile = 0; tile < 4; ++tile) {
+        const float4 p = weights_.Get(tile, n);
+        float kept[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = 16 * tile + lane_ / 4 + 8 * (i / 2);
+          if (((info.visible >> token) & 1) == 0 || token > last[i % 2]) kept[i] = kHiddenScore;
+        }
+        KeepScores(tile, n, kept);
       }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top_[n][i % 2] = fmaxf(top_[n][i % 2], kept[i]);
-    weights_[(tile * kQueryTiles + n) * 32 + lane_] =
-        make_float4(kept[0], kept[1], kept[2], kept[3]);
   }
 
   template <int kTiles>
-  GPU_DEVICE void ScoreHalves(const uint8_t* chunks, int first_tile, const PageInfo& info) {
+  GPU_DEVICE void ScoreHalves(const uint8_t* chunks, int first_tile) {
     float scores[kTiles][kQueryTiles][4];
     HalfScores(chunks, queries_, geometry_, scores);
 #pragma unroll
@@ -233,13 +236,21 @@ class WarpAttention {
         s[1] = __fmul_rn(s[1], scale.y);
         s[2] = __fmul_rn(s[2], scale.x);
         s[3] = __fmul_rn(s[3], scale.y);
-        KeepScores(first_tile + tile, info, n, s);
+        KeepScores(first_tile + tile, n, s);
       }
     }
   }
 
+  GPU_DEVICE void ScoreAllCodes(const uint8_t* chunk, const PageInfo& info) {
+    if (info.k == AttentionRead::kI4) {
+      ScoreCodes<true>(chunk);
+    } else {
+      ScoreCodes<false>(chunk);
+    }
+  }
+
   template <bool kI4>
-  GPU_DEVICE void ScoreCodes(const uint8_t* chunk, const PageInfo& info) {
+  GPU_DEVICE void ScoreCodes(const uint8_t* chunk) {
     FoldedQueries<kQueryTiles, kLineGroups> folded;
     FoldQueries<kI4>(chunk + 32 * geometry_.dim, queries_.codes(), geometry_, &folded);
     float scale[kQueryTiles][2], constant[kQueryTiles][2];
@@ -253,7 +264,7 @@ class WarpAttention {
         constant[n][c] = __shfl_sync(gpu::kAllLanes, folded.constant[n], source);
       }
     }
-#pragma unroll 1
+#pragma unroll Weights::kTileUnroll
     for (int tile = 0; tile < 4; ++tile) {
       int32_t dots[kQueryTiles][4];
 #pragma unroll
@@ -269,7 +280,7 @@ class WarpAttention {
         for (int i = 0; i < 4; ++i) {
           scores[i] = __fmaf_rn(scale[n][i % 2], DotOf(dots[n][i]), constant[n][i % 2]);
         }
-        KeepScores(tile, info, n, scores);
+        KeepScores(tile, n, scores);
       }
     }
   }
@@ -287,16 +298,25 @@ class WarpAttention {
     }
   }
 
-  GPU_DEVICE void AddHalves(const uint8_t* chunk, int tile) {
-    StageWeights<kQueryTiles>(weights_ + tile * kQueryTiles * 32, staged_);
+  GPU_DEVICE void AddHalves(const uint8_t* chunk, int tile, int lane) {
+    StageWeights<kQueryTiles>(weights_, tile, staged_);
     __syncwarp();
-    HalfValues<kChannelTiles, kQueryTiles>(chunk, staged_, geometry_, o_);
+    HalfValues<kChannelTiles, kQueryTiles>(chunk, staged_, geometry_, static_cast<uint32_t>(lane),
+                                           o_);
+  }
+
+  GPU_DEVICE void AddAllCodes(const uint8_t* chunk, const PageInfo& info) {
+    if (info.v == AttentionRead::kI4) {
+      CodeValues<true>(chunk, weights_, staged_, geometry_, o_);
+    } else {
+      CodeValues<false>(chunk, weights_, staged_, geometry_, o_);
+    }
   }
 
   const AttentionGeometry& geometry_;
   const Queries& queries_;
+  Weights weights_;
   const int lane_;
-  float4* weights_;  // [tile of tokens][n][lane]
   uint8_t* staged_;
   const int32_t row_position_;  // of the row of flat query 0
   const int32_t first_query_;

@@ -69,6 +69,7 @@ void LaunchedAttention::Attend(const AttentionShape& shape, const float* q,
   cuda::AttentionLimits limits;
   limits.states = cuda::AttentionStatesMin(rows, shape.query_heads) + spare_states_;
   STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.prefill_queries));
+  limits.prefill_queries = std::min(limits.prefill_queries, prefill_queries_max_);
   cuda::PlanAttention(shape, sequences, limits, &lists_);
   PlacedPages placed;
   PlacePages(place_, sequences, &placed);

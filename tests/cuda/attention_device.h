@@ -27,6 +27,8 @@ class LaunchedAttention final : public AttentionBackend {
 
   // States beyond what every plan needs.
   void set_spare_states(int64_t spare) { spare_states_ = spare; }
+  // Queries of a prefill tile at most, as on a device with less shared memory; 0: no prefill.
+  void set_prefill_queries_max(int32_t queries) { prefill_queries_max_ = queries; }
   // What the last call was made of.
   const cuda::AttentionLists& lists() const { return lists_; }
   // The last call's o / l, by the merge that finishes.
@@ -37,6 +39,7 @@ class LaunchedAttention final : public AttentionBackend {
  private:
   const PagePlace place_;
   int64_t spare_states_ = 1 << 20;
+  int32_t prefill_queries_max_ = 1 << 20;
   static inline int64_t calls_ = 0;
   cuda::AttentionLists lists_;
   std::vector<float> finished_;

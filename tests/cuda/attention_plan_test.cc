@@ -175,5 +175,31 @@ TEST(CudaAttentionPlanTest, CoversWhatIsAskedForOnce) {
   std::printf("%d plans\n", cases);
 }
 
+TEST(CudaAttentionPlanTest, PrefillIsForManyQueriesOfOneSequence) {
+  const AttentionShape shape{8, 2, 64};  // four query heads a KV head
+  TestRandom random(6);
+  FakeSequence few = MakeFake(shape, &random), many = MakeFake(shape, &random);
+  while (few.tokens < 8) few = MakeFake(shape, &random);
+  while (many.tokens < 70) many = MakeFake(shape, &random);
+  const AttentionSequence sequences[] = {{0, 8, few.tokens - 8, absl::MakeConstSpan(few.runs)},
+                                         {8, 70, many.tokens - 70, absl::MakeConstSpan(many.runs)}};
+  const int64_t states = AttentionStatesMin(78, shape.query_heads);
+  AttentionLists lists;
+  PlanAttention(shape, sequences, {states, 128}, &lists);
+  EXPECT_EQ(lists.decode_count, 4);  // 32 queries
+  ASSERT_EQ(lists.work.size(), 4u + 3u);
+  // 32 rows a tile, the last ones first.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(lists.work[4 + i].first_row, 8 + 32 * (2 - i)) << i;
+  EXPECT_EQ(lists.work[4].queries, 6 * 4);
+  EXPECT_EQ(LaunchOf(shape, lists).prefill_count, 3);
+  EXPECT_EQ(LaunchOf(shape, lists).prefill_queries, 128);
+  EXPECT_EQ(MergeOf(shape, lists).queries_max, 128);
+
+  PlanAttention(shape, sequences, {states, 0}, &lists);
+  EXPECT_EQ(lists.work.size(), 39u);
+  EXPECT_EQ(lists.decode_count, 39);
+  EXPECT_EQ(MergeOf(shape, lists).queries_max, 8);
+}
+
 }  // namespace
 }  // namespace strata::cuda

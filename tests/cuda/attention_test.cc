@@ -231,6 +231,25 @@ TEST_F(CudaAttentionBitsTest, LargePrefillOfAPromptIsDecoding) {
       [](int32_t r) { return r % 9 == 0 || r % 64 == 63; }, "");
 }
 
+// As on devices with less shared memory: blocks of four warps, or decode tiles for all.
+TEST_F(CudaAttentionBitsTest, LargeWarpsOfABlockDoNotMatter) {
+  for (const auto& [dim, queries] : {std::pair<int32_t, int32_t>{64, 64}, {96, 64}, {256, 32}}) {
+    const TestSequence sequence(1, dim, {kI4Block, kF16Block, kI2Block, kF16Block, kF16Block}, 30,
+                                59);
+    const Step step{4, 1, dim, 40, sequence.tokens() - 40};
+    const std::vector<float> q = RandomQueries(step.rows, 4, dim, 1.0f, 60);
+    const PartialStates expected = AttendRuns(&attention_, step, q, sequence.Runs());
+    ASSERT_EQ(attention_.lists().prefill_queries, 2 * queries);
+    for (const int32_t max : {queries, 0}) {
+      LaunchedAttention small;
+      small.set_prefill_queries_max(max);
+      const PartialStates states = AttendRuns(&small, step, q, sequence.Runs());
+      ASSERT_EQ(small.lists().prefill_queries, max);
+      for (int32_t r = 0; r < step.rows; ++r) ASSERT_TRUE(SameRow(states, r, expected, r)) << r;
+    }
+  }
+}
+
 TEST_F(CudaAttentionBitsTest, LargeNumberOfRowsDoesNotMatter) {
   for (const auto& [dim, group] : {std::pair<int32_t, int32_t>{80, 3}, {64, 5}, {256, 2}}) {
     const TestSequence sequence(1, dim, Mix(), 21, 19);

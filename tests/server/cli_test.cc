@@ -113,6 +113,16 @@ TEST(CliOptionsTest, OtherCommands) {
   EXPECT_EQ(ParseCommandLine({"--server=flag:3", "stats"}, "env:2")->server, "flag:3");
 }
 
+TEST(CliOptionsTest, ARepeatedOptionLeavesThePromptAlone) {
+  const CliOptions options =
+      Parse({"generate", "--logit-bias", "3=1", "--logit-bias", "4=2", "--stop", "a", "--stop", "b",
+             "--stop-token", "7", "--ban", "8", "the prompt"});
+  EXPECT_EQ(options.generate.text(), "the prompt");
+  EXPECT_EQ(options.generate.sampling().logit_bias_size(), 2);
+  EXPECT_EQ(options.generate.stop().stop_size(), 2);
+  EXPECT_EQ(Parse({"generate", "--ids", "1,2", "--ids", "3"}).generate.token_ids().ids_size(), 3);
+}
+
 TEST(CliOptionsTest, WhatIsWrongIsNamed) {
   const auto error = [](const std::vector<std::string>& arguments) {
     return std::string(ParseCommandLine(arguments, "").status().message());

@@ -61,6 +61,7 @@ void AddInput(CLI::App* app, CliOptions* options) {
          },
          "The prompt as token ids, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("ID,...");
   app->add_option_function<std::string>(
          "--model", [request](const std::string& name) { request->set_model(name); },
@@ -72,10 +73,11 @@ void AddInput(CLI::App* app, CliOptions* options) {
       ->type_name("ID");
 }
 
-// An option that calls `set` with its value.
+// An option that calls `set` with its value, or with all of them where it may be repeated; each
+// time it takes one, and leaves what follows to the prompt.
 template <typename Value, typename Set>
 CLI::Option* Add(CLI::App* app, const char* name, const char* type, const char* help, Set set) {
-  return app->add_option_function<Value>(name, set, help)->type_name(type);
+  return app->add_option_function<Value>(name, set, help)->type_name(type)->allow_extra_args(false);
 }
 
 void AddSampling(CLI::App* app, v1::GenerateRequest* request) {

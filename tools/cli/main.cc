@@ -4,14 +4,13 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 #include "server/config/load_options.h"
 #include "server/rpc/fold_events.h"
@@ -30,17 +29,11 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitUnavailable = 3;
 constexpr int kExitInterrupted = 130;
+constexpr size_t kInputBytesMax = size_t{1} << 30;  // no server takes a larger message
 
 absl::StatusOr<std::string> ReadInput(const std::string& path) {
-  if (path == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  }
-  return text;
+  if (path == "-") return ReadAtMost(&std::cin, "standard input", kInputBytesMax);
+  return ReadSmallFile(path, kInputBytesMax);
 }
 
 // Shows a stream as it comes: text on standard output, progress on the terminal.

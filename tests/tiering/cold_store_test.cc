@@ -191,6 +191,51 @@ TEST_F(ColdStoreTest, ForeignFileIsLeftAlone) {
   EXPECT_FALSE(ColdStore::Inspect(file_.path(), true).ok());
 }
 
+// Bits flipped anywhere in the superblock and the descriptors: what is left is told or refused, and
+// a store opened over it is empty.
+TEST_F(ColdStoreTest, DamagedFilesNeverCrash) {
+  auto store = Open();
+  ASSERT_EQ(Write(store.get(), 1, 7), Result::kOk);
+  ASSERT_EQ(Write(store.get(), 6, 9), Result::kOk);
+  store.reset();
+  std::ostringstream read;
+  read << std::ifstream(file_.path(), std::ios::binary).rdbuf();
+  const std::string good = read.str();
+  std::mt19937 random(20250107);
+  int inspected = 0;
+  int opened = 0;
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string bytes = good;
+    for (uint32_t i = 0; i <= random() % 3; ++i) {
+      // Half of the damage hits the first fields of a sector.
+      const size_t sector = cold_format::kSectorBytes * (random() % 3);
+      const size_t at = sector + random() % (random() % 2 == 0 ? 80 : cold_format::kSectorBytes);
+      bytes[at] ^= static_cast<char>(1 << random() % 8);
+    }
+    std::ofstream(file_.path(), std::ios::binary) << bytes;
+    const auto seen = ColdStore::Inspect(file_.path(), true);
+    if (seen.ok()) {
+      ++inspected;
+      EXPECT_LE(seen->records + seen->damaged_descriptors, 8u);
+      EXPECT_EQ(seen->damaged_records, 0u);
+    }
+    const auto again = ColdStore::Open(StoreOptions(), &completions_);
+    if (!again.ok()) {
+      EXPECT_THAT(again.status().message(), HasSubstr("not a Strata cold store"));
+      continue;
+    }
+    ++opened;
+    EXPECT_NE((*again)->note(), "");
+    EXPECT_EQ(Inspect().records, 0u);
+  }
+  // Every outcome must occur, or the loop tests nothing.
+  EXPECT_GT(inspected, kRounds / 10);
+  EXPECT_LT(inspected, kRounds * 9 / 10);
+  EXPECT_GT(opened, kRounds / 10);
+  EXPECT_LT(opened, kRounds);
+}
+
 TEST_F(ColdStoreTest, OddPathsAreRefused) {
   options_.cold_path = ::testing::TempDir();
   EXPECT_FALSE(ColdStore::Open(StoreOptions(), &completions_).ok());

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/aligned_buffer.h"
+#include "base/check.h"
 #include "base/half.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -54,6 +55,7 @@ std::vector<std::vector<Half>> RandomPages(const PageFormat& f16, int count) {
 absl::StatusOr<PagePool> Fill(const PageCodec& codec, const PageFormat& format,
                               const std::vector<std::vector<Half>>& sources, int64_t pages) {
   PagePool pool{.format = format, .memory = {}, .pages = {}};
+  STRATA_CHECK(!sources.empty());
   const size_t page_bytes = format.Bytes();
   STRATA_ASSIGN_OR_RETURN(pool.memory, AlignedBuffer::Allocate(page_bytes * pages));
   const auto distinct = static_cast<int64_t>(sources.size());
@@ -142,6 +144,7 @@ absl::StatusOr<nlohmann::json> RunAttend(const BenchOptions& options) {
     const double bandwidth = ReadBandwidth(&pool);
     for (Subject& subject : subjects) {
       std::vector<PageRun> runs;
+      runs.reserve(kSequences);
       for (int i = 0; i < kSequences; ++i) runs.push_back(subject.pages.Run(i, kSequences));
       const double seconds = Seconds([&] { Attend(*cpu.attention, shape, q, runs, &states); });
       if (round == 0) continue;  // warms up

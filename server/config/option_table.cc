@@ -44,7 +44,7 @@ class Builder {
   }
 
   template <typename Field>
-  void OneOf(const Words& words, std::vector<std::string> allowed, Field field) {
+  void OneOf(const Words& words, const std::vector<std::string>& allowed, Field field) {
     Add(
         words,
         [field, allowed](absl::string_view text, ServerOptions* options) {

@@ -26,9 +26,9 @@ constexpr std::chrono::milliseconds kIdlePauseMax{1000};
 // ThreadSanitizer cannot see into a prebuilt absl::Mutex.
 class ThreadedEngine final : public Engine {
  public:
-  ThreadedEngine(EngineOptions options, PositionalPolicy default_policy, Model* model,
+  ThreadedEngine(const EngineOptions& options, PositionalPolicy default_policy, Model* model,
                  std::unique_ptr<TieredCache> cache, const Clock* clock, ThreadPool* pool)
-      : options_(std::move(options)),
+      : options_(options),
         default_policy_(default_policy),
         cache_(std::move(cache)),
         clock_(clock),
@@ -229,8 +229,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   const PositionalPolicy policy = options.default_policy.has_value()
                                       ? *options.default_policy
                                       : TieredCache::DefaultPolicy(cache->options());
-  return std::make_unique<ThreadedEngine>(std::move(resolved), policy, model, std::move(cache),
-                                          clock, pool);
+  return std::make_unique<ThreadedEngine>(resolved, policy, model, std::move(cache), clock, pool);
 }
 
 }  // namespace strata

@@ -115,7 +115,7 @@ class AttentionStep {
     limits.states = std::max<int64_t>(
         cuda::AttentionStatesMin(int64_t{1} * load.sequences * load.rows, shape.query_heads),
         16384);
-    STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.prefill_queries));
+    STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.device));
     cuda::PlanAttention(shape, list, limits, &lists_);
     pages_ = std::make_unique<DeviceBuffer<cuda::AttentionPage>>(lists_.pages);
     splits_ = std::make_unique<DeviceBuffer<cuda::AttentionSplit>>(lists_.splits);

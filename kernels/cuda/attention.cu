@@ -36,14 +36,8 @@ cudaError_t PrepareDecode(int head_dim) {
 
 // Two warps a scheduler where there is room for them, one where there is not. With fewer, decode
 // tiles do as well: their blocks have four.
-cudaError_t PreparePrefill(int head_dim, int32_t* queries) {
+cudaError_t PreparePrefill(int head_dim, int room, int32_t* queries) {
   *queries = 0;
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  int room = 0;
-  error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return error;
   const AttentionVariant variant = PrefillOf(head_dim);
   for (int warps = kPrefillWarpsMax; warps >= 4; warps /= 2) {
     const int bytes = static_cast<int>(PrefillGeometry(variant, head_dim, 1, warps).shared_bytes);
@@ -52,6 +46,12 @@ cudaError_t PreparePrefill(int head_dim, int32_t* queries) {
     return variant.allow_shared(bytes);
   }
   return cudaSuccess;
+}
+
+cudaError_t AttributeOf(cudaDeviceAttr attribute, int* value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error != cudaSuccess ? error : cudaDeviceGetAttribute(value, attribute, device);
 }
 
 cudaError_t LaunchDecode(const AttentionLaunch& launch, cudaStream_t stream) {
@@ -71,10 +71,16 @@ cudaError_t LaunchPrefill(const AttentionLaunch& launch, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t PrepareAttention(int head_dim, int32_t* prefill_queries) {
+cudaError_t PrepareAttention(int head_dim, AttentionDevice* device) {
   if (!Valid(head_dim)) return cudaErrorInvalidValue;
-  const cudaError_t error = PrepareDecode(head_dim);
-  return error != cudaSuccess ? error : PreparePrefill(head_dim, prefill_queries);
+  int room = 0;
+  cudaError_t error = AttributeOf(cudaDevAttrMaxSharedMemoryPerBlockOptin, &room);
+  if (error != cudaSuccess) return error;
+  error = AttributeOf(cudaDevAttrMultiProcessorCount, &device->multiprocessors);
+  if (error != cudaSuccess) return error;
+  error = PrepareDecode(head_dim);
+  if (error != cudaSuccess) return error;
+  return PreparePrefill(head_dim, room, &device->prefill_queries);
 }
 
 cudaError_t LaunchAttention(const AttentionLaunch& launch, cudaStream_t stream) {

@@ -67,9 +67,9 @@ class CudaAttention final : public AttentionBackend {
   PageStage stage_;
   std::optional<WarmAttentionFacts> facts_;
   UploadRing uploads_;
-  int32_t prepared_ = 0;         // head dim
-  int32_t prefill_queries_ = 0;  // of a tile, for that head dim
-  Buffer states_;                // of the work items
+  int32_t prepared_ = 0;              // head dim
+  AttentionDevice attention_device_;  // for that head dim
+  Buffer states_;                     // of the work items
   AttentionLists lists_;
 };
 
@@ -94,7 +94,7 @@ absl::Status CudaAttention::SettleWarm(const AttentionShape& shape) {
 absl::Status CudaAttention::ReserveStates(const AttentionShape& shape, int32_t rows) {
   STRATA_RETURN_IF_ERROR(device_->Bind());
   if (prepared_ != shape.head_dim) {
-    STRATA_CUDA_RETURN_IF_ERROR(PrepareAttention(shape.head_dim, &prefill_queries_));
+    STRATA_CUDA_RETURN_IF_ERROR(PrepareAttention(shape.head_dim, &attention_device_));
     prepared_ = shape.head_dim;
   }
   STRATA_RETURN_IF_ERROR(uploads_.Reserve(kListBytes));
@@ -131,7 +131,7 @@ absl::Status CudaAttention::Run(const AttentionShape& shape, int32_t rows, const
 absl::Status CudaAttention::LaunchWork(const AttentionShape& shape, int32_t rows, const float* q,
                                        absl::Span<const AttentionSequence> sequences,
                                        AttentionMerge* merge) {
-  PlanAttention(shape, sequences, {StateLimit(shape, rows), prefill_queries_}, &lists_);
+  PlanAttention(shape, sequences, {StateLimit(shape, rows), attention_device_}, &lists_);
   const auto part = [](const auto& list) {
     return UploadRing::Part{list.data(), list.size() * sizeof(list[0])};
   };

@@ -96,7 +96,7 @@ struct AttentionLaunch {
   const AttentionWork* work;  // decode_count items of decode tiles, then prefill_count of prefill's
   int32_t decode_count;
   int32_t prefill_count;
-  int32_t prefill_queries;  // as PrepareAttention said
+  int32_t prefill_queries;  // of a prefill tile: what PrepareAttention said, or half or a quarter
   int32_t state_count;
   float* states;  // AttentionStateFloats(state_count, head_dim), written by the work
   AttentionLayout layouts[kAttentionLayoutsMax];
@@ -129,11 +129,17 @@ constexpr size_t AttentionStateFloats(int64_t state_count, int head_dim) {
   return static_cast<size_t>(state_count) * (head_dim + 2);
 }
 
+// What a plan wants to know of a device.
+struct AttentionDevice {
+  int32_t prefill_queries = 0;  // of a prefill tile at most; 0: there is no prefill
+  int32_t multiprocessors = 1;
+};
+
 // Once for the current device and head dim, before the first launch: lets the kernels have their
-// shared memory, and says how many queries a prefill tile has on this device: 0 where its shared
-// memory is too small for tiles that are worth it. cudaErrorInvalidValue for a head dim that is not
-// a multiple of 16 in 16..256, or one whose pages do not fit this device's shared memory.
-cudaError_t PrepareAttention(int head_dim, int32_t* prefill_queries);
+// shared memory. There is no prefill where that is too small for tiles that are worth it.
+// cudaErrorInvalidValue for a head dim that is not a multiple of 16 in 16..256, or one whose pages
+// do not fit this device's shared memory.
+cudaError_t PrepareAttention(int head_dim, AttentionDevice* device);
 
 // Enqueues the work of one layer: at most one kernel for the decode tiles and one for prefill's.
 cudaError_t LaunchAttention(const AttentionLaunch& launch, cudaStream_t stream);

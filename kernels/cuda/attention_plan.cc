@@ -8,9 +8,9 @@
 namespace strata::cuda {
 namespace {
 
-// Blocks that make a launch of prefill tiles worth its name, one a multiprocessor of a large GPU:
-// with fewer, each split is a block of its own.
-constexpr int64_t kManyBlocks = 128;
+// Prefill tiles are not cut further than this for the sake of more blocks: two warps up to head dim
+// 128, four above.
+constexpr int32_t kPrefillQueriesMin = 32;
 
 AttentionRead ReadOf(KvKind kind) {
   switch (kind) {
@@ -123,7 +123,8 @@ class Planner {
   Planner(const AttentionShape& shape, const AttentionLimits& limits, AttentionLists* lists)
       : shape_(shape),
         group_(shape.query_heads / shape.kv_heads),
-        prefill_queries_(limits.prefill_queries),
+        device_(limits.device),
+        prefill_queries_(limits.device.prefill_queries),
         spare_states_(limits.states),
         lists_(*lists) {}
 
@@ -140,6 +141,8 @@ class Planner {
   bool IsPrefill(const AttentionSequence& sequence) const {
     return prefill_queries_ > 0 && int64_t{1} * sequence.rows * group_ >= kAttentionPrefillMin;
   }
+  int64_t PrefillBlocks(absl::Span<const AttentionSequence> sequences, bool apart) const;
+  void ChoosePrefillTiles(absl::Span<const AttentionSequence> sequences);
   template <class Body>
   void ForEachTile(const AttentionSequence& sequence, const Body& body) const;
   void AddSequence(const AttentionSequence& sequence);
@@ -147,9 +150,10 @@ class Planner {
 
   const AttentionShape& shape_;
   const int32_t group_;
-  const int32_t prefill_queries_;
+  const AttentionDevice device_;
+  int32_t prefill_queries_;  // of a tile
   int64_t spare_states_;     // beyond one a query
-  bool many_tiles_ = false;  // of prefill
+  bool many_tiles_ = false;  // of prefill: as many as multiprocessors
   SequencePages pages_;
   std::vector<AttentionWork> prefill_work_;
   AttentionLists& lists_;
@@ -166,6 +170,39 @@ void Planner::ForEachTile(const AttentionSequence& sequence, const Body& body) c
       body(Tile{&sequence, row, first, std::min(width, queries - first)});
     }
   }
+}
+
+// Splits that a sequence may have, those without pages included.
+int64_t SplitsMax(const AttentionSequence& sequence) {
+  const int32_t last = sequence.first_position + sequence.rows - 1;
+  return last / (kAttentionSplitBlocks * kBlockTokens) + 1;
+}
+
+// Blocks of prefill, with each split in one of its own or with a tile's splits in one.
+int64_t Planner::PrefillBlocks(absl::Span<const AttentionSequence> sequences, bool apart) const {
+  int64_t blocks = 0;
+  for (const AttentionSequence& sequence : sequences) {
+    if (!IsPrefill(sequence)) continue;
+    const int64_t of_tile = shape_.kv_heads * (apart ? SplitsMax(sequence) : 1);
+    ForEachTile(sequence, [&](const Tile&) { blocks += of_tile; });
+  }
+  return blocks;
+}
+
+// The widest tiles of which there is one a multiprocessor: a page is read once a tile, but a block
+// is no faster for what it leaves idle elsewhere.
+void Planner::ChoosePrefillTiles(absl::Span<const AttentionSequence> sequences) {
+  int64_t more_states = 0;
+  for (const AttentionSequence& sequence : sequences) {
+    if (!IsPrefill(sequence)) continue;
+    more_states += int64_t{1} * sequence.rows * shape_.query_heads * (SplitsMax(sequence) - 1);
+  }
+  const bool apart = more_states <= spare_states_;
+  while (prefill_queries_ >= 2 * kPrefillQueriesMin &&
+         PrefillBlocks(sequences, apart) < device_.multiprocessors) {
+    prefill_queries_ /= 2;
+  }
+  many_tiles_ = PrefillBlocks(sequences, false) >= device_.multiprocessors;
 }
 
 void Planner::AddTile(const Tile& tile, int32_t first_page, std::vector<AttentionWork>* work) {
@@ -214,13 +251,11 @@ void Planner::Plan(absl::Span<const AttentionSequence> sequences) {
   lists_.tiles.clear();
   lists_.layouts.clear();
   lists_.state_count = 0;
-  int64_t prefill_tiles = 0;
   for (const AttentionSequence& sequence : sequences) {
     spare_states_ -= AttentionStatesMin(sequence.rows, shape_.query_heads);
-    if (IsPrefill(sequence)) ForEachTile(sequence, [&](const Tile&) { ++prefill_tiles; });
   }
   STRATA_CHECK(spare_states_ >= 0);
-  many_tiles_ = prefill_tiles * shape_.kv_heads >= kManyBlocks;
+  ChoosePrefillTiles(sequences);
   for (const AttentionSequence& sequence : sequences) AddSequence(sequence);
   lists_.decode_count = static_cast<int32_t>(lists_.work.size());
   lists_.prefill_queries = prefill_queries_;
@@ -234,7 +269,7 @@ void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequen
                    const AttentionLimits& limits, AttentionLists* lists) {
   STRATA_CHECK(shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0);
   STRATA_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0);
-  STRATA_CHECK(limits.states <= INT32_MAX && limits.prefill_queries >= 0);
+  STRATA_CHECK(limits.states <= INT32_MAX && limits.device.prefill_queries >= 0);
   Planner(shape, limits, lists).Plan(sequences);
 }
 

@@ -24,8 +24,8 @@ struct AttentionLists {
 
 // What a plan may use.
 struct AttentionLimits {
-  int64_t states = 0;           // at least AttentionStatesMin of all rows
-  int32_t prefill_queries = 0;  // of a prefill tile (PrepareAttention); 0: there is no prefill
+  int64_t states = 0;  // at least AttentionStatesMin of all rows
+  AttentionDevice device;
 };
 
 // States that any plan for so many rows needs at least.

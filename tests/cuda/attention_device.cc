@@ -68,8 +68,9 @@ void LaunchedAttention::Attend(const AttentionShape& shape, const float* q,
   for (const AttentionSequence& sequence : sequences) rows += sequence.rows;
   cuda::AttentionLimits limits;
   limits.states = cuda::AttentionStatesMin(rows, shape.query_heads) + spare_states_;
-  STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.prefill_queries));
-  limits.prefill_queries = std::min(limits.prefill_queries, prefill_queries_max_);
+  STRATA_CUDA_OK(cuda::PrepareAttention(shape.head_dim, &limits.device));
+  limits.device.prefill_queries = std::min(limits.device.prefill_queries, prefill_queries_max_);
+  if (multiprocessors_ > 0) limits.device.multiprocessors = multiprocessors_;
   cuda::PlanAttention(shape, sequences, limits, &lists_);
   PlacedPages placed;
   PlacePages(place_, sequences, &placed);

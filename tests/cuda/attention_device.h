@@ -29,6 +29,8 @@ class LaunchedAttention final : public AttentionBackend {
   void set_spare_states(int64_t spare) { spare_states_ = spare; }
   // Queries of a prefill tile at most, as on a device with less shared memory; 0: no prefill.
   void set_prefill_queries_max(int32_t queries) { prefill_queries_max_ = queries; }
+  // How many the plan is told of; 0: what the device has. With one, prefill tiles are the widest.
+  void set_multiprocessors(int32_t count) { multiprocessors_ = count; }
   // What the last call was made of.
   const cuda::AttentionLists& lists() const { return lists_; }
   // The last call's o / l, by the merge that finishes.
@@ -40,6 +42,7 @@ class LaunchedAttention final : public AttentionBackend {
   const PagePlace place_;
   int64_t spare_states_ = 1 << 20;
   int32_t prefill_queries_max_ = 1 << 20;
+  int32_t multiprocessors_ = 0;
   static inline int64_t calls_ = 0;
   cuda::AttentionLists lists_;
   std::vector<float> finished_;

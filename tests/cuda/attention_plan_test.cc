@@ -162,8 +162,10 @@ TEST(CudaAttentionPlanTest, CoversWhatIsAskedForOnce) {
         }
         for (int64_t spare : {0, 100, 1000000}) {
           AttentionLists lists;
-          const int32_t prefill_queries = random.Next() % 3 == 0 ? 0 : 64 << random.Next() % 2;
-          PlanAttention(shape, sequences, {least + spare, prefill_queries}, &lists);
+          AttentionDevice device;
+          device.prefill_queries = random.Next() % 3 == 0 ? 0 : 64 << random.Next() % 2;
+          device.multiprocessors = 1 + static_cast<int32_t>(random.Next() % 40);
+          PlanAttention(shape, sequences, {least + spare, device}, &lists);
           ASSERT_LE(lists.state_count, least + spare);
           ExpectCovers(shape, fakes, sequences, lists);
           if (HasFatalFailure()) return;
@@ -185,7 +187,7 @@ TEST(CudaAttentionPlanTest, PrefillIsForManyQueriesOfOneSequence) {
                                          {8, 70, many.tokens - 70, absl::MakeConstSpan(many.runs)}};
   const int64_t states = AttentionStatesMin(78, shape.query_heads);
   AttentionLists lists;
-  PlanAttention(shape, sequences, {states, 128}, &lists);
+  PlanAttention(shape, sequences, {states, {128, 6}}, &lists);
   EXPECT_EQ(lists.decode_count, 4);  // 32 queries
   ASSERT_EQ(lists.work.size(), 4u + 3u);
   // 32 rows a tile, the last ones first.
@@ -195,10 +197,42 @@ TEST(CudaAttentionPlanTest, PrefillIsForManyQueriesOfOneSequence) {
   EXPECT_EQ(LaunchOf(shape, lists).prefill_queries, 128);
   EXPECT_EQ(MergeOf(shape, lists).queries_max, 128);
 
-  PlanAttention(shape, sequences, {states, 0}, &lists);
+  PlanAttention(shape, sequences, {states, {0, 6}}, &lists);
   EXPECT_EQ(lists.work.size(), 39u);
   EXPECT_EQ(lists.decode_count, 39);
   EXPECT_EQ(MergeOf(shape, lists).queries_max, 8);
+}
+
+// As wide as leaves a block for each multiprocessor: of one tile, or of one tile and split where
+// states allow that.
+TEST(CudaAttentionPlanTest, PrefillTilesFillTheDevice) {
+  const AttentionShape shape{8, 2, 64};
+  const int32_t tokens = 3 * kAttentionSplitBlocks * kBlockTokens;
+  static std::byte memory[16];
+  const std::vector<KvPageView> views(tokens / kBlockTokens, {memory, nullptr, 0});
+  const PageRun run{{KvKind::kF16, KvKind::kF16, 2, 64},
+                    KvKind::kF16,
+                    KvKind::kF16,
+                    0,
+                    tokens / kBlockTokens,
+                    tokens,
+                    views.data()};
+  const AttentionSequence sequence{0, 256, tokens - 256, {&run, 1}};  // 1,024 queries a KV head
+  const int64_t least = AttentionStatesMin(256, shape.query_heads);
+  struct Case {
+    int32_t multiprocessors;
+    int64_t states;
+    int32_t queries;
+    int32_t work;
+  };
+  for (const Case& c : {Case{16, least, 128, 8}, Case{16, 3 * least, 128, 8},
+                        Case{17, least, 64, 16}, Case{17, 3 * least, 128, 8 * 3},
+                        Case{100, least, 32, 32}, Case{96, 3 * least, 64, 16 * 3}}) {
+    AttentionLists lists;
+    PlanAttention(shape, {&sequence, 1}, {c.states, {128, c.multiprocessors}}, &lists);
+    EXPECT_EQ(lists.prefill_queries, c.queries) << c.multiprocessors;
+    EXPECT_EQ(static_cast<int32_t>(lists.work.size()), c.work) << c.multiprocessors;
+  }
 }
 
 }  // namespace

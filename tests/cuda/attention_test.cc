@@ -173,6 +173,7 @@ class CudaAttentionBitsTest : public CudaAttentionTest {
     const size_t row_floats = size_t{1} * step.query_heads * step.head_dim;
     const std::vector<float> q =
         RandomQueries(step.rows, step.query_heads, step.head_dim, 1.0f, ++seed_);
+    attention_.set_multiprocessors(1);
     const PartialStates together = AttendRuns(&attention_, step, q, sequence.Runs());
     ASSERT_TRUE(UsedPrefill()) << where;
     for (int32_t r = 0; r < step.rows; ++r) {
@@ -238,10 +239,12 @@ TEST_F(CudaAttentionBitsTest, LargeWarpsOfABlockDoNotMatter) {
                                 59);
     const Step step{4, 1, dim, 40, sequence.tokens() - 40};
     const std::vector<float> q = RandomQueries(step.rows, 4, dim, 1.0f, 60);
+    attention_.set_multiprocessors(1);
     const PartialStates expected = AttendRuns(&attention_, step, q, sequence.Runs());
     ASSERT_EQ(attention_.lists().prefill_queries, 2 * queries);
-    for (const int32_t max : {queries, 0}) {
+    for (const int32_t max : {queries, 32, 0}) {
       LaunchedAttention small;
+      small.set_multiprocessors(1);
       small.set_prefill_queries_max(max);
       const PartialStates states = AttendRuns(&small, step, q, sequence.Runs());
       ASSERT_EQ(small.lists().prefill_queries, max);
@@ -290,11 +293,12 @@ TEST_F(CudaAttentionBitsTest, LargeMemoryDoesNotMatter) {
 }
 
 TEST(CudaPrepareAttentionTest, RefusesHeadDimsThatPagesCannotHave) {
-  int32_t prefill_queries = 0;
+  cuda::AttentionDevice device;
   for (int dim : {-16, 0, 8, 72, 257, 272}) {
-    EXPECT_EQ(cuda::PrepareAttention(dim, &prefill_queries), cudaErrorInvalidValue) << dim;
+    EXPECT_EQ(cuda::PrepareAttention(dim, &device), cudaErrorInvalidValue) << dim;
   }
-  EXPECT_EQ(cuda::PrepareAttention(64, &prefill_queries), cudaSuccess);
+  EXPECT_EQ(cuda::PrepareAttention(64, &device), cudaSuccess);
+  EXPECT_GE(device.multiprocessors, 1);
 }
 
 }  // namespace

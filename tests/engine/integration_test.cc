@@ -203,19 +203,20 @@ TEST_F(IntegrationTest, ADamagedDiskChangesNoToken) {
   const auto undamaged = Run(request);
   ExpectBaseline();
 
-  // Counts up a byte of every record shortly before positions 640, 704 and 768 begin a piece: that
-  // is when blocks are on the disk that nobody has read yet.
+  // Counts up a byte of every record after every token, until damage was noticed. A record is read
+  // in the step after the one in which its write ended, and from then on from memory: so, whether
+  // steps or the disk are the faster ones, sooner or later one is hit in between.
   class Vandal : public RecordingSink {
    public:
-    explicit Vandal(const TierOptions& tiers) : plan_(TierPlan::Make(tiers)) {
+    Vandal(const TierOptions& tiers, const Engine* engine)
+        : plan_(TierPlan::Make(tiers)), engine_(*engine), noticed_before_(Noticed()) {
       file_ = open(tiers.cold_path.c_str(), O_RDWR);
       STRATA_CHECK(file_ >= 0);
     }
     ~Vandal() override { close(file_); }
     void OnDelta(DeltaEvent event) override {
-      const int32_t position = 600 + event.completion_tokens;
       RecordingSink::OnDelta(std::move(event));
-      if (position % 64 != 62) return;
+      if (Noticed() != noticed_before_) return;
       for (int32_t i = 0; i < plan_.slots[2]; ++i) {
         const auto at = static_cast<off_t>(
             cold_format::RecordOffset(i, plan_.slots[2], plan_.record.bytes()) + 99);
@@ -225,16 +226,21 @@ TEST_F(IntegrationTest, ADamagedDiskChangesNoToken) {
         STRATA_CHECK(pwrite(file_, &byte, 1, at) == 1);
       }
     }
+    uint64_t Noticed() const {
+      return engine_.Snapshot()->cache.integrity_failures[static_cast<size_t>(Damage::kChecksum)];
+    }
 
    private:
     const TierPlan plan_;
-    int file_;
+    const Engine& engine_;
+    const uint64_t noticed_before_;
+    int file_ = -1;
   };
   const Request other = Make(100, 150, 9);
   const auto other_alone = Run(other);
   int64_t recomputed = 0;
   for (int attempt = 0; attempt < kAttempts && recomputed == 0; ++attempt) {
-    const auto damaged = std::make_shared<Vandal>(tiers);
+    const auto damaged = std::make_shared<Vandal>(tiers, engine_.get());
     engine_->Submit(request, damaged);
     const auto bystander = Submit(other);
     damaged->AwaitEnd();

@@ -46,9 +46,10 @@ void PlanAttention(const AttentionShape& shape, absl::Span<const AttentionSequen
 AttentionLaunch LaunchOf(const AttentionShape& shape, const AttentionLists& lists);
 AttentionMerge MergeOf(const AttentionShape& shape, const AttentionLists& lists);
 
-// Sequences with more queries a KV head than this are prefill's: a tile of theirs reads a page once
-// for all of its warps. With fewer, most of those warps would have nothing to do, and decode tiles,
-// whose four warps attend to different pages, read each page again at most three times, from L2.
+// Sequences with this many queries a KV head or more are prefill's: a tile of theirs reads a page
+// once for all of its warps. With fewer, most of those warps would have nothing to do, and decode
+// tiles, whose four warps attend to different pages, read each page again at most three times, from
+// L2.
 inline constexpr int32_t kAttentionPrefillMin = 33;
 // 1,024 tokens, four pages a share: what a block does once (its queries, its states) is then a
 // tenth of its instructions, and at 16k tokens and eight KV heads there is still a block a

@@ -1,7 +1,7 @@
 // Rates of the CUDA kernels next to the copy bandwidth of the same run:
 //
-//   cuda_bench [--smoke] [SUITE...]      copy, codec, matmul, attention; all of them when none is
-//   named
+//   cuda_bench [--smoke] [SUITE...]      copy, codec, matmul, attention, sample; all of them when
+//   none is named
 //
 // One JSON object on standard output. Exit code 77: there is no GPU; 1: a result is wrong.
 
@@ -22,8 +22,10 @@ struct Suite {
   const char* name;
   absl::StatusOr<nlohmann::json> (*run)(const CudaBenchOptions& options);
 };
-constexpr Suite kSuites[] = {
-    {"codec", RunCudaCodec}, {"matmul", RunCudaMatmul}, {"attention", RunCudaAttention}};
+constexpr Suite kSuites[] = {{"codec", RunCudaCodec},
+                             {"matmul", RunCudaMatmul},
+                             {"attention", RunCudaAttention},
+                             {"sample", RunCudaSample}};
 
 int Run(CudaBenchOptions options, const std::vector<std::string>& wanted) {
   int devices = 0;
@@ -72,7 +74,7 @@ int main(int argc, char** argv) {
     if (argument == "--smoke") {
       options.smoke = true;
     } else if (argument == "copy" || argument == "codec" || argument == "matmul" ||
-               argument == "attention") {
+               argument == "attention" || argument == "sample") {
       suites.push_back(argument);
     } else {
       std::fprintf(stderr, "unknown argument: %s\n", argv[i]);

@@ -29,5 +29,6 @@ absl::StatusOr<nlohmann::json> RunCudaCopy(const CudaBenchOptions& options);
 absl::StatusOr<nlohmann::json> RunCudaCodec(const CudaBenchOptions& options);
 absl::StatusOr<nlohmann::json> RunCudaAttention(const CudaBenchOptions& options);
 absl::StatusOr<nlohmann::json> RunCudaMatmul(const CudaBenchOptions& options);
+absl::StatusOr<nlohmann::json> RunCudaSample(const CudaBenchOptions& options);
 
 }  // namespace strata::bench

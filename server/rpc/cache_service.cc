@@ -24,7 +24,7 @@ class CacheService final : public v1::CacheService::CallbackService {
                                      const v1::GetCacheStatsRequest*,
                                      v1::CacheStats* response) override {
     absl::StatusOr<v1::CacheStats> stats = ReportStats(*state_);
-    if (stats.ok()) *response = *std::move(stats);
+    if (stats.ok()) *response = std::move(*stats);
     return Answer(context, stats.status());
   }
   grpc::ServerWriteReactor<v1::CacheStats>* WatchStats(

@@ -229,7 +229,7 @@ GenerateCall::Taken GenerateCall::TakeAll(v1::GenerateResult* result, absl::Stat
 
 GenerateCall::Mail GenerateCall::Pop() {
   const auto take = [](auto& slot) {
-    Mail mail = *std::move(slot);
+    Mail mail = std::move(*slot);
     slot.reset();
     return mail;
   };

@@ -25,8 +25,8 @@ constexpr int kInFlight = 32;
 TierOptions Options(const BenchOptions& options) {
   TierOptions tiers;
   tiers.geometry = {.layers = 32, .kv_heads = 8, .head_dim = 128};
-  tiers.formats = TierFormats::Uniform(32, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2},
-                                       /*edge=*/2);
+  tiers.formats = TierFormats::Uniform(32, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  tiers.formats.KeepK(8, {});
   tiers.cold_bytes = options.cold_bytes;
   tiers.cold_path = absl::StrCat(options.cold_dir, "/strata-bench-", getpid(), ".cold");
   return tiers;

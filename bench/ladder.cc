@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kForms =
     "f16, i4, i2, k4v2, k2v4, ladder:SINK,RECENT,WARM[:WARMFORMAT,COLDFORMAT] or "
-    "all-f16:SINK,RECENT,WARM, optionally with +noedge";
+    "all-f16:SINK,RECENT,WARM, optionally with +even";
 
 absl::Status BadLadder(absl::string_view text) {
   return absl::InvalidArgumentError(
@@ -42,13 +42,23 @@ absl::Status ParseWindows(absl::string_view text, PositionalPolicy* policy) {
   return absl::OkStatus();
 }
 
+TierFormats Formats(const Ladder& ladder, const Model& model) {
+  const bool one_format = ladder.warm == ladder.cold;
+  TensorKinds warm = ladder.warm;
+  if (one_format && warm.k == KvKind::kI2) warm.k = KvKind::kI4;
+  TierFormats formats = TierFormats::Uniform(model.config().layers, warm, ladder.cold);
+  formats.KeepK(ladder.k_layers, model.k_errors());
+  if (one_format) formats.warm = formats.cold;  // the warm tier is where the blocks are
+  return formats;
+}
+
 }  // namespace
 
 absl::StatusOr<Ladder> ParseLadder(absl::string_view text) {
   Ladder ladder;
   ladder.name = std::string(text);
   absl::string_view body = text;
-  if (absl::ConsumeSuffix(&body, "+noedge")) ladder.edge_layers = 0;
+  if (absl::ConsumeSuffix(&body, "+even")) ladder.k_layers = 0;
   const std::vector<std::string> parts = absl::StrSplit(body, ':');
   ladder.warm = {KvKind::kI4, KvKind::kI4};
   ladder.cold = {KvKind::kI2, KvKind::kI2};
@@ -104,15 +114,7 @@ absl::StatusOr<std::unique_ptr<TieredCache>> MakeLadderCache(const Model& model,
                                                              const LadderCacheOptions& options) {
   TierOptions tiers;
   tiers.geometry = model.config().Geometry();
-  const int32_t layers = tiers.geometry.layers;
-  tiers.formats = TierFormats::Uniform(layers, ladder.warm, ladder.cold, ladder.edge_layers);
-  if (ladder.warm == ladder.cold && ladder.edge_layers > 0 && ladder.warm != TensorKinds{}) {
-    // One format everywhere: its end layers are I4 in the warm tier already.
-    for (int32_t layer = 0; layer < layers; ++layer) {
-      if (layer >= ladder.edge_layers && layer < layers - ladder.edge_layers) continue;
-      tiers.formats.warm[layer] = tiers.formats.cold[layer] = {KvKind::kI4, KvKind::kI4};
-    }
-  }
+  tiers.formats = Formats(ladder, model);
   tiers.model_fingerprint = model.fingerprint();
   tiers.basis_hash = model.basis().Hash();
   tiers.piece_tokens = options.piece_tokens;

@@ -18,13 +18,14 @@ namespace strata::bench {
 //   sink block ladder:SINK,RECENT,WARM      tokens of F16 sink, F16 window and I4 window; the rest
 //   I2 ladder:SINK,RECENT,WARM:A,B  the same with formats A (warm) and B (cold)
 //   all-f16:SINK,RECENT,WARM     that ladder's moves with F16 in every tier
-// Suffix +noedge: the end layers are as cold as the others.
+// What is colder than I4 keeps K at I4 in the layers that need it most, as a server does by
+// default. Suffix +even: all layers are as cold as the others.
 struct Ladder {
   std::string name;
   PositionalPolicy policy;
   TensorKinds warm;
   TensorKinds cold;
-  int32_t edge_layers = 2;
+  int32_t k_layers = 8;  // whose K stays at I4
 };
 
 absl::StatusOr<Ladder> ParseLadder(absl::string_view text);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -20,7 +21,7 @@ namespace strata {
 namespace {
 
 constexpr char kMagic[8] = {'S', 'T', 'R', 'A', 'T', 'A', 'K', 'B'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kRotateK = 1;
 constexpr uint32_t kRotateV = 2;
 
@@ -98,10 +99,11 @@ absl::Status WriteAll(const std::string& path, absl::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<KvBasis> ReadBasisFile(const std::string& path, uint64_t fingerprint,
-                                      const KvGeometry& geometry) {
+absl::StatusOr<KvMeasurement> ReadBasisFile(const std::string& path, uint64_t fingerprint,
+                                            const KvGeometry& geometry) {
   const size_t scales = ScaleCount(geometry) * sizeof(float);
-  const size_t expected = sizeof(Header) + scales + sizeof(uint32_t);
+  const size_t content = sizeof(Header) + scales + geometry.layers * sizeof(float);
+  const size_t expected = content + sizeof(uint32_t);
   STRATA_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, expected + 1));
   Header header;
   if (bytes.size() < sizeof(header) || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
@@ -122,8 +124,8 @@ absl::StatusOr<KvBasis> ReadBasisFile(const std::string& path, uint64_t fingerpr
                                      bytes.size() > expected ? "more" : "fewer"));
   }
   uint32_t crc;
-  std::memcpy(&crc, bytes.data() + sizeof(header) + scales, sizeof(crc));
-  if (crc != Crc32c(0, bytes.data(), sizeof(header) + scales)) {
+  std::memcpy(&crc, bytes.data() + content, sizeof(crc));
+  if (crc != Crc32c(0, bytes.data(), content)) {
     return Refuse(path, "is damaged: its checksum differs");
   }
   KvBasis basis{geometry, (header.flags & kRotateK) != 0, (header.flags & kRotateV) != 0, {}};
@@ -133,10 +135,20 @@ absl::StatusOr<KvBasis> ReadBasisFile(const std::string& path, uint64_t fingerpr
     if (!std::isfinite(scale) || scale <= 0)
       return Refuse(path, "has a scale that is not positive");
   }
-  return basis;
+  std::vector<float> k_errors(geometry.layers);
+  std::memcpy(k_errors.data(), bytes.data() + sizeof(header) + scales,
+              k_errors.size() * sizeof(float));
+  for (const float error : k_errors) {
+    if (!std::isfinite(error) || error < 0) {
+      return Refuse(path, "has an error of K that is not a number from 0 on");
+    }
+  }
+  return KvMeasurement{std::move(basis), std::move(k_errors)};
 }
 
-absl::Status WriteBasisFile(const std::string& path, uint64_t fingerprint, const KvBasis& basis) {
+absl::Status WriteBasisFile(const std::string& path, uint64_t fingerprint,
+                            const KvMeasurement& measured) {
+  const KvBasis& basis = measured.basis;
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
@@ -148,6 +160,8 @@ absl::Status WriteBasisFile(const std::string& path, uint64_t fingerprint, const
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
   bytes.append(reinterpret_cast<const char*>(basis.k_scale.data()),
                basis.k_scale.size() * sizeof(float));
+  bytes.append(reinterpret_cast<const char*>(measured.k_errors.data()),
+               measured.k_errors.size() * sizeof(float));
   const uint32_t crc = Crc32c(0, bytes.data(), bytes.size());
   bytes.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
 

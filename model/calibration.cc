@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "model/calibration_text.h"
 #include "model/flat_kv.h"
+#include "model/key_errors.h"
 
 namespace strata {
 namespace {
@@ -55,6 +57,33 @@ absl::Status CollectKeys(const ModelConfig& config, int32_t blocks, FlatKv* kv,
         moments->AddKeys(layer, head, k.data());
       }
     }
+  }
+  return absl::OkStatus();
+}
+
+// The layer's queries of rows `first` on.
+using TextObserver =
+    std::function<void(int32_t layer, int32_t first, int32_t rows, const float* q)>;
+
+// Fills sequence 0 of `kv` with the text.
+absl::Status RunText(absl::Span<const int32_t> tokens, Transformer* transformer, FlatKv* kv,
+                     const TextObserver& observe) {
+  const auto count = static_cast<int32_t>(tokens.size());
+  std::vector<int32_t> positions(count);
+  for (int32_t i = 0; i < count; ++i) positions[i] = i;
+  kv->Truncate(0, 0);
+  for (int32_t first = 0; first < count;) {
+    const int32_t rows = std::min(transformer->max_rows(), count - first);
+    ForwardBatch batch;
+    batch.tokens = tokens.subspan(first, rows);
+    batch.positions = absl::MakeConstSpan(positions).subspan(first, rows);
+    const FlatKv::Piece piece = {0, rows};
+    kv->BeginStep({&piece, 1});
+    STRATA_RETURN_IF_ERROR(transformer->Forward(
+        batch, kv, nullptr, [&](int32_t layer, int32_t observed, const float* q) {
+          observe(layer, first, observed, q);
+        }));
+    first += rows;
   }
   return absl::OkStatus();
 }
@@ -124,41 +153,39 @@ std::vector<float> BasisMoments::Scales() const {
   return scales;
 }
 
-absl::StatusOr<KvBasis> MeasureBasis(const ModelConfig& config, const Tokenizer& tokenizer,
-                                     Transformer* transformer) {
+absl::StatusOr<KvMeasurement> MeasureKv(const ModelConfig& config, const Tokenizer& tokenizer,
+                                        const PageCodec& codec, Transformer* transformer) {
   STRATA_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, CalibrationTokens(config, tokenizer));
-  const auto count = static_cast<int32_t>(tokens.size());
   const KvGeometry geometry = config.Geometry();
-  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<FlatKv> kv,
-                          FlatKv::Create(geometry, 1, count, transformer->memory()));
-  std::vector<int32_t> positions(count);
-  for (int32_t i = 0; i < count; ++i) positions[i] = i;
+  STRATA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<FlatKv> kv,
+      FlatKv::Create(geometry, 1, static_cast<int32_t>(tokens.size()), transformer->memory()));
 
-  KvBasis basis = KvBasis::Plain(geometry);
-  basis.rotate_v = true;
-  STRATA_RETURN_IF_ERROR(transformer->SetBasis(basis));
+  KvMeasurement measured = {KvBasis::Plain(geometry), {}};
+  measured.basis.rotate_v = true;
+  STRATA_RETURN_IF_ERROR(transformer->SetBasis(measured.basis));
   BasisMoments moments(geometry);
   const size_t q_width = size_t{1} * config.query_heads * config.head_dim;
-  for (int32_t first = 0; first < count;) {
-    const int32_t rows = std::min(transformer->max_rows(), count - first);
-    const auto observe = [&](int32_t layer, int32_t observed, const float* q) {
-      for (int32_t r = std::max(0, kBlockTokens - first); r < observed; ++r) {
-        moments.AddQueries(layer, config.query_heads, q + r * q_width);
-      }
-    };
-    ForwardBatch batch;
-    batch.tokens = absl::MakeConstSpan(tokens).subspan(first, rows);
-    batch.positions = absl::MakeConstSpan(positions).subspan(first, rows);
-    const FlatKv::Piece piece = {0, rows};
-    kv->BeginStep({&piece, 1});
-    STRATA_RETURN_IF_ERROR(transformer->Forward(batch, kv.get(), nullptr, observe));
-    first += rows;
-  }
-  STRATA_RETURN_IF_ERROR(
-      CollectKeys(config, count / kBlockTokens, kv.get(), transformer->memory(), &moments));
-  basis.rotate_k = true;
-  basis.k_scale = moments.Scales();
-  return basis;
+  STRATA_RETURN_IF_ERROR(RunText(tokens, transformer, kv.get(),
+                                 [&](int32_t layer, int32_t first, int32_t rows, const float* q) {
+                                   for (int32_t r = std::max(0, kBlockTokens - first); r < rows;
+                                        ++r) {
+                                     moments.AddQueries(layer, config.query_heads, q + r * q_width);
+                                   }
+                                 }));
+  const auto blocks = static_cast<int32_t>(tokens.size()) / kBlockTokens;
+  STRATA_RETURN_IF_ERROR(CollectKeys(config, blocks, kv.get(), transformer->memory(), &moments));
+  measured.basis.rotate_k = true;
+  measured.basis.k_scale = moments.Scales();
+
+  STRATA_RETURN_IF_ERROR(transformer->SetBasis(measured.basis));
+  KeyErrors errors(config, blocks * kBlockTokens);
+  STRATA_RETURN_IF_ERROR(RunText(tokens, transformer, kv.get(),
+                                 [&](int32_t layer, int32_t first, int32_t rows, const float* q) {
+                                   errors.AddQueries(layer, first, rows, q);
+                                 }));
+  STRATA_ASSIGN_OR_RETURN(measured.k_errors, errors.Measure(codec, kv.get()));
+  return measured;
 }
 
 }  // namespace strata

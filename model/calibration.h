@@ -6,6 +6,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cache/layout/kv_basis.h"
+#include "kernels/page_codec.h"
+#include "model/kv_measurement.h"
 #include "model/model_config.h"
 #include "model/tokenizer.h"
 #include "model/transformer.h"
@@ -47,9 +49,10 @@ class BasisMoments {
   std::vector<double> k_squares_;    // of values as they are
 };
 
-// The basis with V rotated and K equalized and rotated, measured by running the model over a text
-// of its own. FailedPrecondition when the model's context is too short for that.
-absl::StatusOr<KvBasis> MeasureBasis(const ModelConfig& config, const Tokenizer& tokenizer,
-                                     Transformer* transformer);
+// Runs the model over a text of its own, once for the basis (V rotated, K equalized and rotated)
+// and once in that basis for what 2 bits cost each layer. FailedPrecondition when the model's
+// context is too short for that. Leaves the transformer in the basis measured.
+absl::StatusOr<KvMeasurement> MeasureKv(const ModelConfig& config, const Tokenizer& tokenizer,
+                                        const PageCodec& codec, Transformer* transformer);
 
 }  // namespace strata

@@ -22,7 +22,8 @@ class LoadedModel : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
-  const KvBasis& basis() const override { return basis_; }
+  const KvBasis& basis() const override { return kv_.basis; }
+  absl::Span<const float> k_errors() const override { return kv_.k_errors; }
   uint64_t fingerprint() const override { return fingerprint_; }
   size_t weight_bytes() const override { return weights_.bytes; }
   const std::string& weight_format() const override { return weights_.format; }
@@ -35,7 +36,7 @@ class LoadedModel : public Model {
 
  private:
   absl::Status LoadTokenizer();
-  absl::Status ChooseBasis(const ModelOptions& options);
+  absl::Status ChooseBasis(const ModelOptions& options, const PageCodec& codec);
   bool ReadKeptBasis(const std::vector<std::string>& candidates);
   void KeepBasis(const std::vector<std::string>& candidates);
 
@@ -44,7 +45,7 @@ class LoadedModel : public Model {
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelWeights weights_;
   std::unique_ptr<Transformer> transformer_;
-  KvBasis basis_;
+  KvMeasurement kv_;
   uint64_t fingerprint_ = 0;
   std::vector<std::string> notes_;
 };
@@ -61,8 +62,8 @@ absl::Status LoadedModel::Initialize(const ModelOptions& options, Backend* backe
   STRATA_ASSIGN_OR_RETURN(Transformer transformer,
                           Transformer::Create(&config_, &weights_, backend, options.max_rows));
   transformer_ = std::make_unique<Transformer>(std::move(transformer));
-  STRATA_RETURN_IF_ERROR(ChooseBasis(options));
-  STRATA_RETURN_IF_ERROR(transformer_->SetBasis(basis_));
+  STRATA_RETURN_IF_ERROR(ChooseBasis(options, *backend->codec));
+  STRATA_RETURN_IF_ERROR(transformer_->SetBasis(kv_.basis));
   file_->DropResidentPages();
   return absl::OkStatus();
 }
@@ -77,23 +78,23 @@ absl::Status LoadedModel::LoadTokenizer() {
   return absl::OkStatus();
 }
 
-absl::Status LoadedModel::ChooseBasis(const ModelOptions& options) {
-  basis_ = KvBasis::Plain(config_.Geometry());
+absl::Status LoadedModel::ChooseBasis(const ModelOptions& options, const PageCodec& codec) {
+  kv_.basis = KvBasis::Plain(config_.Geometry());
   if (options.plain_basis) return absl::OkStatus();
-  basis_.rotate_v = true;
+  kv_.basis.rotate_v = true;
   if (!options.calibrate_basis) return absl::OkStatus();
 
   const std::vector<std::string> candidates =
       BasisFileCandidates(options.path, options.basis_cache_dir, fingerprint_);
   if (ReadKeptBasis(candidates)) return absl::OkStatus();
   const auto start = std::chrono::steady_clock::now();
-  auto measured = MeasureBasis(config_, *tokenizer_, transformer_.get());
+  auto measured = MeasureKv(config_, *tokenizer_, codec, transformer_.get());
   if (absl::IsFailedPrecondition(measured.status())) {
     notes_.push_back(absl::StrCat("K is stored unrotated: ", measured.status().message()));
     return absl::OkStatus();
   }
   if (!measured.ok()) return measured.status();
-  basis_ = *std::move(measured);
+  kv_ = *std::move(measured);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   notes_.push_back(absl::StrCat("measured the K basis in ", seconds.count(), " s"));
   KeepBasis(candidates);
@@ -104,7 +105,7 @@ bool LoadedModel::ReadKeptBasis(const std::vector<std::string>& candidates) {
   for (const std::string& path : candidates) {
     auto kept = ReadBasisFile(path, fingerprint_, config_.Geometry());
     if (kept.ok()) {
-      basis_ = *std::move(kept);
+      kv_ = *std::move(kept);
       notes_.push_back(absl::StrCat("read the K basis from ", path));
       return true;
     }
@@ -118,7 +119,7 @@ bool LoadedModel::ReadKeptBasis(const std::vector<std::string>& candidates) {
 void LoadedModel::KeepBasis(const std::vector<std::string>& candidates) {
   std::string errors;
   for (const std::string& path : candidates) {
-    const absl::Status status = WriteBasisFile(path, fingerprint_, basis_);
+    const absl::Status status = WriteBasisFile(path, fingerprint_, kv_);
     if (status.ok()) {
       notes_.push_back(absl::StrCat("wrote the K basis to ", path));
       return;

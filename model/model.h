@@ -51,6 +51,9 @@ class Model {
                                              // of its data
   virtual size_t weight_bytes() const = 0;   // resident, prepared
   virtual const std::string& weight_format() const = 0;  // the commonest tensor type, "Q4_1"
+  // [layers]: what each layer's attention loses where its K is read in 2 bits (key_errors.h); empty
+  // where that was not measured.
+  virtual absl::Span<const float> k_errors() const { return {}; }
   // What an operator should know of the load, a line each: where the basis came from, what went
   // wrong without stopping it.
   virtual std::vector<std::string> load_notes() const { return {}; }

@@ -180,7 +180,7 @@ absl::Status Application::Load() {
                backend_.name);
 
   const ModelFacts facts = {model_->config().Geometry(), model_->config().context_length,
-                            model_->fingerprint(), model_->basis().Hash()};
+                            model_->fingerprint(), model_->basis().Hash(), model_->k_errors()};
   MachineFacts machine = ReadMachine(options_.cache.cold_path);
   if (!backend_.memory->host_accessible()) {
     STRATA_ASSIGN_OR_RETURN(const DeviceMemory::Available memory,

@@ -1,6 +1,11 @@
 #include "tiering/tier_options.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "cache/layout/record_layout.h"
 
@@ -70,14 +75,24 @@ absl::Status CheckCold(const TierOptions& options) {
 
 }  // namespace
 
-TierFormats TierFormats::Uniform(int32_t layers, TensorKinds warm, TensorKinds cold, int32_t edge) {
+TierFormats TierFormats::Uniform(int32_t layers, TensorKinds warm, TensorKinds cold) {
   TierFormats formats;
   formats.warm.assign(layers, warm);
   formats.cold.assign(layers, cold);
-  for (int32_t i = 0; i < layers; ++i) {
-    if (i < edge || i >= layers - edge) formats.cold[i] = warm;
-  }
   return formats;
+}
+
+void TierFormats::KeepK(int32_t count, absl::Span<const float> k_errors) {
+  const auto layers = static_cast<int32_t>(cold.size());
+  STRATA_CHECK(k_errors.empty() || k_errors.size() == cold.size());
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < layers; ++i) order.push_back(i % 2 == 0 ? i / 2 : layers - 1 - i / 2);
+  if (!k_errors.empty()) {
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return k_errors[a] != k_errors[b] ? k_errors[a] > k_errors[b] : a < b;
+    });
+  }
+  for (int32_t i = 0; i < std::min(count, layers); ++i) cold[order[i]].k = warm[order[i]].k;
 }
 
 absl::Status TierOptions::Validate() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "cache/layout/geometry.h"
 #include "cache/layout/page_format.h"
 #include "tiering/kv_policy.h"
@@ -26,9 +27,13 @@ struct TierFormats {
   std::vector<TensorKinds> warm;  // [layers]
   std::vector<TensorKinds> cold;  // [layers]
 
-  // The same kinds in every layer of a tier, but for `edge` layers at each end, whose cold kinds
-  // are their warm kinds (vLLM's experience: the end layers suffer most).
-  static TierFormats Uniform(int32_t layers, TensorKinds warm, TensorKinds cold, int32_t edge);
+  // The same kinds in every layer of a tier.
+  static TierFormats Uniform(int32_t layers, TensorKinds warm, TensorKinds cold);
+  // Lets the cold K of `count` layers have its warm kind: those with the largest errors of K,
+  // [layers] (key_errors.h), or without any known the layers next to the ends, front and back in
+  // turn. K, because most of what I2 costs is its: two bits more for it buy three times what they
+  // buy for V.
+  void KeepK(int32_t count, absl::Span<const float> k_errors);
 };
 
 struct TierOptions {

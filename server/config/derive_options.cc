@@ -19,9 +19,10 @@ constexpr uint64_t kShare = 4;  // a derived budget is at most this part of what
 constexpr uint64_t kDeviceLeft = 10;
 constexpr uint64_t kStagingStart = uint64_t{16} << 20;
 
-absl::StatusOr<TierFormats> DeriveFormats(const CacheSection& cache, int32_t layers) {
-  TierFormats formats =
-      TierFormats::Uniform(layers, cache.warm_format, cache.cold_format, cache.cold_edge_layers);
+absl::StatusOr<TierFormats> DeriveFormats(const CacheSection& cache, const ModelFacts& model) {
+  const int32_t layers = model.geometry.layers;
+  TierFormats formats = TierFormats::Uniform(layers, cache.warm_format, cache.cold_format);
+  formats.KeepK(cache.cold_k_layers, model.k_errors);
   for (const ColdLayers& entry : cache.cold_layers) {
     if (entry.last >= layers) {
       return absl::InvalidArgumentError(absl::StrCat("cold-layers: layer ", entry.last,
@@ -111,7 +112,7 @@ absl::StatusOr<TierOptions> DeriveTierOptions(const ServerOptions& options, cons
   tiers.io_engine = cache.io_engine;
   tiers.io_depth_max = cache.io_depth;
   tiers.disk_write_bytes_per_s = cache.disk_write_rate;
-  STRATA_ASSIGN_OR_RETURN(tiers.formats, DeriveFormats(cache, model.geometry.layers));
+  STRATA_ASSIGN_OR_RETURN(tiers.formats, DeriveFormats(cache, model));
   DeriveBudgets(cache, machine, &tiers);
   STRATA_RETURN_IF_ERROR(tiers.Validate());
   return tiers;

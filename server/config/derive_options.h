@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/config/server_options.h"
 #include "server/engine/engine.h"
 #include "tiering/tier_options.h"
@@ -17,6 +18,7 @@ struct ModelFacts {
   int32_t context_length = 0;
   uint64_t fingerprint = 0;
   uint64_t basis_hash = 0;
+  absl::Span<const float> k_errors;  // Model::k_errors; empty: not known
 };
 
 // What this process may still use.

@@ -60,7 +60,7 @@ absl::StatusOr<MemoryPlan> MakeMemoryPlan(const ServerOptions& options, const Mo
   // The server derives budgets once its weights are loaded.
   machine.memory_available =
       Less(machine.memory_available, plan.weight_bytes + plan.step_bytes + plan.process_bytes);
-  const ModelFacts facts = {model.config.Geometry(), model.config.context_length, 0, 0};
+  const ModelFacts facts = {model.config.Geometry(), model.config.context_length, 0, 0, {}};
   STRATA_ASSIGN_OR_RETURN(plan.tiers, DeriveTierOptions(options, facts, machine));
   plan.layout = TierPlan::Make(plan.tiers);
   STRATA_RETURN_IF_ERROR(plan.layout.CheckMinimum(plan.tiers));

@@ -296,13 +296,14 @@ void AddFormats(Builder* table) {
       {"cold-format", "FORMAT", "Of cold pages. Must be the warm format with bits dropped."},
       [](ServerOptions & o) -> auto& { return o.cache.cold_format; }, ParseFormatName, FormatName);
   table->Int(
-      {"cold-edge-layers", "N",
-       "Layers at each end of the model that stay at their warm format when cold."},
-      0, 512, [](ServerOptions & o) -> auto& { return o.cache.cold_edge_layers; });
+      {"cold-k-layers", "N",
+       "Layers whose K stays at its warm format when cold: those whose attention needs it most, as "
+       "measured when the model was first loaded."},
+      0, 512, [](ServerOptions & o) -> auto& { return o.cache.cold_k_layers; });
   table->Parsed(
       {"cold-layers", "LIST",
        "Cold formats of single layers, as in 0-1:i4,2-27:i2; over --cold-format and "
-       "--cold-edge-layers."},
+       "--cold-k-layers."},
       [](ServerOptions & o) -> auto& { return o.cache.cold_layers; }, ParseColdLayers,
       FormatColdLayers);
 }

@@ -72,8 +72,8 @@ struct CacheSection {
 
   TensorKinds warm_format{KvKind::kI4, KvKind::kI4};
   TensorKinds cold_format{KvKind::kI2, KvKind::kI2};
-  int32_t cold_edge_layers = 2;         // at each end, kept at their warm format
-  std::vector<ColdLayers> cold_layers;  // over cold_format and cold_edge_layers
+  int32_t cold_k_layers = 8;            // whose K keeps its warm format
+  std::vector<ColdLayers> cold_layers;  // over cold_format and cold_k_layers
 
   std::optional<int32_t> sink_tokens;  // windows, in tokens
   std::optional<int32_t> hot_window;

@@ -14,7 +14,7 @@ inline TierOptions RoomyTiers(const Model& model, TensorKinds warm, TensorKinds 
                               int32_t sequences, int32_t context, const std::string& cold_path) {
   TierOptions tiers;
   tiers.geometry = model.config().Geometry();
-  tiers.formats = TierFormats::Uniform(tiers.geometry.layers, warm, cold, 0);
+  tiers.formats = TierFormats::Uniform(tiers.geometry.layers, warm, cold);
   tiers.model_fingerprint = model.fingerprint();
   tiers.basis_hash = model.basis().Hash();
   tiers.piece_tokens = kBlockTokens;

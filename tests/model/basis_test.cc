@@ -102,11 +102,13 @@ TEST_F(BasisTest, FilesReturnWhatWasWrittenOrNothing) {
   KvBasis basis{geometry, true, true, std::vector<float>(32)};
   for (int i = 0; i < 32; ++i) basis.k_scale[i] = 0.5f + static_cast<float>(i);
   const std::string path = folder_.Path("deep/er/m.kvbasis");
-  ASSERT_TRUE(WriteBasisFile(path, 42, basis).ok());
+  KvMeasurement kept = {basis, {0.25f, 0.0f}};
+  ASSERT_TRUE(WriteBasisFile(path, 42, kept).ok());
   const auto read = ReadBasisFile(path, 42, geometry);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->k_scale, basis.k_scale);
-  EXPECT_EQ(read->Hash(), basis.Hash());
+  EXPECT_EQ(read->basis.k_scale, basis.k_scale);
+  EXPECT_EQ(read->basis.Hash(), basis.Hash());
+  EXPECT_EQ(read->k_errors, kept.k_errors);
 
   EXPECT_EQ(ReadBasisFile(path + "x", 42, geometry).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(ReadBasisFile(path, 43, geometry).status().message()),
@@ -130,10 +132,13 @@ TEST_F(BasisTest, FilesReturnWhatWasWrittenOrNothing) {
   Write(path, bytes);
   EXPECT_TRUE(ReadBasisFile(path, 42, geometry).ok());
 
-  basis.k_scale[3] = -1;  // a valid checksum does not make it a basis
-  ASSERT_TRUE(WriteBasisFile(path, 42, basis).ok());
+  kept.basis.k_scale[3] = -1;  // a valid checksum does not make it a measurement
+  ASSERT_TRUE(WriteBasisFile(path, 42, kept).ok());
   EXPECT_FALSE(ReadBasisFile(path, 42, geometry).ok());
-  EXPECT_FALSE(WriteBasisFile("/proc/nowhere/m.kvbasis", 42, basis).ok());
+  kept = {basis, {0.25f, std::nanf("")}};
+  ASSERT_TRUE(WriteBasisFile(path, 42, kept).ok());
+  EXPECT_FALSE(ReadBasisFile(path, 42, geometry).ok());
+  EXPECT_FALSE(WriteBasisFile("/proc/nowhere/m.kvbasis", 42, kept).ok());
 }
 
 TEST_F(BasisTest, IsMeasuredOnceAndFoundAgain) {
@@ -149,12 +154,17 @@ TEST_F(BasisTest, IsMeasuredOnceAndFoundAgain) {
   EXPECT_TRUE(basis.rotate_v);
   ASSERT_EQ(basis.k_scale.size(), 2u * 2 * 32);
   EXPECT_NE(basis.k_scale[0], basis.k_scale[1]);
+  const std::vector<float> k_errors((*measured)->k_errors().begin(), (*measured)->k_errors().end());
+  ASSERT_EQ(k_errors.size(), 2u);
+  EXPECT_GT(k_errors[0], 0);
+  EXPECT_GT(k_errors[1], 0);
   EXPECT_THAT((*measured)->load_notes(), Contains(HasSubstr("measured the K basis")));
   EXPECT_THAT(Files(), ::testing::UnorderedElementsAre("tiny.gguf", "tiny.gguf.kvbasis"));
 
   const auto again = Model::Load(options, &backend);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ((*again)->basis().Hash(), basis.Hash());
+  EXPECT_THAT((*again)->k_errors(), ::testing::ElementsAreArray(k_errors));
   EXPECT_THAT((*again)->load_notes(), Contains(HasSubstr("read the K basis from")));
 
   std::string bytes = Read(path + ".kvbasis");
@@ -189,6 +199,7 @@ TEST_F(BasisTest, CannotBeKeptNorMeasuredIsNotFatal) {
   const auto unmeasured = Model::Load(options, &backend);
   ASSERT_TRUE(unmeasured.ok()) << unmeasured.status();
   EXPECT_FALSE((*unmeasured)->basis().rotate_k);
+  EXPECT_TRUE((*unmeasured)->k_errors().empty());
   EXPECT_TRUE((*unmeasured)->basis().rotate_v);
   EXPECT_THAT((*unmeasured)->load_notes(), Contains(HasSubstr("K is stored unrotated")));
 }

@@ -83,18 +83,45 @@ TEST(DeriveOptionsTest, GivenBudgetsAreTakenAsTheyAre) {
   EXPECT_EQ(tiers->max_context, 1000);
 }
 
-TEST(DeriveOptionsTest, ColdLayersOverrideTheEdges) {
+TEST(DeriveOptionsTest, ColdLayersThatNeedItKeepK) {
+  constexpr TensorKinds kI2 = {KvKind::kI2, KvKind::kI2};
+  constexpr TensorKinds kKept = {KvKind::kI4, KvKind::kI2};
   ServerOptions options = Options();
+  options.cache.cold_k_layers = 3;
+  std::vector<float> k_errors(30, 0.01f);
+  k_errors[7] = 0.5f;
+  k_errors[29] = 0.02f;
+  ModelFacts model = kModel;
+  model.k_errors = k_errors;
+  const auto measured = DeriveTierOptions(options, model, kMachine);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  for (int i = 0; i < 30; ++i) {  // the largest, and of equals the first
+    EXPECT_EQ(measured->formats.cold[i], i == 7 || i == 29 || i == 0 ? kKept : kI2) << i;
+  }
+  const auto unknown = DeriveTierOptions(options, kModel, kMachine);
+  ASSERT_TRUE(unknown.ok()) << unknown.status();
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(unknown->formats.cold[i], i == 0 || i == 29 || i == 1 ? kKept : kI2) << i;
+  }
+  options.cache.cold_k_layers = 512;
+  const auto all = DeriveTierOptions(options, kModel, kMachine);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_THAT(all->formats.cold, ::testing::Each(kKept));
+}
+
+TEST(DeriveOptionsTest, ColdLayersOverrideWhoKeepsK) {
+  ServerOptions options = Options();
+  options.cache.cold_k_layers = 4;
   options.cache.cold_layers = {{0, 0, {KvKind::kI2, KvKind::kI2}},
                                {5, 6, {KvKind::kI4, KvKind::kI2}}};
   const auto tiers = DeriveTierOptions(options, kModel, kMachine);
   ASSERT_TRUE(tiers.ok()) << tiers.status();
   const auto& cold = tiers->formats.cold;
   EXPECT_EQ(cold[0], (TensorKinds{KvKind::kI2, KvKind::kI2}));
-  EXPECT_EQ(cold[1], (TensorKinds{KvKind::kI4, KvKind::kI4}));  // an edge
+  EXPECT_EQ(cold[1], (TensorKinds{KvKind::kI4, KvKind::kI2}));
   EXPECT_EQ(cold[4], (TensorKinds{KvKind::kI2, KvKind::kI2}));
   EXPECT_EQ(cold[6], (TensorKinds{KvKind::kI4, KvKind::kI2}));
-  EXPECT_EQ(cold[29], (TensorKinds{KvKind::kI4, KvKind::kI4}));
+  EXPECT_EQ(cold[29], (TensorKinds{KvKind::kI4, KvKind::kI2}));
 }
 
 TEST(DeriveOptionsTest, WhatTheModelCannotDoIsRefused) {

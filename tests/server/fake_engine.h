@@ -29,7 +29,7 @@ class FakeEngine final : public Engine {
     options_.max_context = 100;
     tier_options_.geometry = {2, 2, 32};
     tier_options_.formats =
-        TierFormats::Uniform(2, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2}, /*edge=*/0);
+        TierFormats::Uniform(2, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
     tier_options_.hot_bytes = 1000;
     tier_options_.warm_bytes = 500;
     tier_options_.cold_bytes = 200;

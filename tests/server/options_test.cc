@@ -255,12 +255,13 @@ TEST(FormatNameTest, NamesAreReadBackAsWritten) {
 TEST(FormatNameTest, MixedTiersNameTheCommonestFirst) {
   TierOptions options;
   options.formats =
-      TierFormats::Uniform(6, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2}, /*edge=*/1);
+      TierFormats::Uniform(6, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  options.formats.KeepK(2, {});
   options.warm_bytes = 1;
   options.cold_bytes = 1;
   EXPECT_EQ(TierFormatName(options, Tier::kHot), "f16");
   EXPECT_EQ(TierFormatName(options, Tier::kWarm), "i4");
-  EXPECT_EQ(TierFormatName(options, Tier::kCold), "i2+i4");
+  EXPECT_EQ(TierFormatName(options, Tier::kCold), "i2+k4v2");
   options.cold_bytes = 0;
   EXPECT_EQ(TierFormatName(options, Tier::kCold), "none");
 }

@@ -154,7 +154,7 @@ class EndToEndTest : public testing::Test {
   // Small windows, so that a prompt of a few hundred tokens passes through every tier.
   std::vector<std::string> Ladder() const {
     return {"--piece-tokens=64",           "--hot-window=64",    "--warm-window=64",
-            "--cold-path=" + Path("cold"), "--cold-bytes=64MiB", "--cold-edge-layers=0",
+            "--cold-path=" + Path("cold"), "--cold-bytes=64MiB", "--cold-k-layers=0",
             "--hot-bytes=32MiB",           "--warm-bytes=32MiB"};
   }
 

@@ -45,7 +45,8 @@ TierOptions SmallOptions(const SmallBudget& budget) {
   TierOptions options;
   options.geometry = budget.geometry;
   options.formats = TierFormats::Uniform(budget.geometry.layers, {KvKind::kI4, KvKind::kI4},
-                                         {KvKind::kI2, KvKind::kI2}, /*edge=*/1);
+                                         {KvKind::kI2, KvKind::kI2});
+  options.formats.KeepK(2, {});
   options.piece_tokens = 128;
   options.max_sequences = 8;
   options.max_context = 64 * 64;

@@ -104,12 +104,12 @@ TEST(TierPlanTest, SlotsStayWithinTheirBudgets) {
 TEST(TierPlanTest, BlockBytesAreThoseOfTheFormats) {
   TierOptions options;
   options.geometry = {4, 8, 128};
-  options.formats =
-      TierFormats::Uniform(4, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2}, 1);
+  options.formats = TierFormats::Uniform(4, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  options.formats.KeepK(2, {});
   const auto bytes = TieredCache::BlockBytes(options);
   EXPECT_EQ(bytes[0], 4u * 262144);
   EXPECT_EQ(bytes[1], 4u * 73728);
-  EXPECT_EQ(bytes[2], 2u * 73728 + 2u * 40960);
+  EXPECT_EQ(bytes[2], 2u * 57344 + 2u * 40960);
 }
 
 TEST(DefaultPolicyTest, EverythingHotWhereItFits) {

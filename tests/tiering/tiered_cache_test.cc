@@ -108,14 +108,14 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
               (s.tiers[i].capacity_bytes - usage.bytes[i]) / bytes[i] * kLayers);
   }
   // A head's K is a plane or two of 512 bytes and 128 of parameters, its V those and 256: of 64 x
-  // 32 values each. Cold: the two end layers as warm ones.
+  // 32 values each. Cold: the K of two layers as a warm one.
   EXPECT_EQ(s.tiers[0].bits_per_value, 16.0);
   EXPECT_EQ(s.tiers[1].bits_per_value, 8.0 * (1024 + 128 + 1024 + 256) / (2 * 64 * 32));
   EXPECT_EQ(s.tiers[1].k_bits_per_value, 8.0 * (1024 + 128) / (64 * 32));
   EXPECT_EQ(s.tiers[1].v_bits_per_value, 8.0 * (1024 + 256) / (64 * 32));
   EXPECT_NEAR(
       s.tiers[2].bits_per_value,
-      (2 * s.tiers[1].bits_per_value + 10 * 8.0 * (512 + 128 + 512 + 256) / (2 * 64 * 32)) / 12,
+      8.0 * (2 * (1024 + 128 + 512 + 256) + 10 * (512 + 128 + 512 + 256)) / (2 * 64 * 32) / 12,
       1e-9);
   const SlotNeed need = WorstCase(kThreeTiers, 1300, 2);
   for (int i = 0; i < kTierCount; ++i) {
@@ -143,7 +143,7 @@ TEST_F(TieredCacheTest, CountersTellTheTruth) {
 // it lies.
 TEST_F(TieredCacheTest, AllF16TiersChangeNothing) {
   TierOptions options = ThreeTiers();
-  options.formats = TierFormats::Uniform(kLayers, {}, {}, 0);
+  options.formats = TierFormats::Uniform(kLayers, {}, {});
   const auto bytes = TieredCache::BlockBytes(options);
   options.warm_bytes = 24 * (bytes[1] + 512);
   options.cold_bytes = 40 * (bytes[2] + 4096);

@@ -7,11 +7,12 @@ Needs: pip install torch gguf numpy transformers.   Llama-type GGUF models only 
 
   oracle.py MODEL.gguf TEXT.txt --context 2048 --pieces 4 f16 i4 i2 ladder:1,4,8 kivi2
 
-A configuration is FORMAT[:sink,hot,warm][+basis][+noedge]; sink, hot and warm are in blocks of 64 tokens.
+A configuration is FORMAT[:sink,hot,warm][+basis][+even]; sink, hot and warm are in blocks of 64 tokens.
   f16 | i4 | i2          every sealed block before the query's own block at that format (default sink: 1 block of F16 for i2)
   ladder:S,H,W           S sink and H recent blocks F16, then W blocks I4, the rest I2
   kivi4 | kivi2          KIVI's end-point grid, G = 32, for comparison
-  basis: plain | vrot (V rotated) | full (V rotated, K equalized + rotated; the default) ; noedge: no I4 floor at the ends
+  basis: plain | vrot (V rotated) | full (V rotated, K equalized + rotated; the default)
+  even: all layers alike; else I2 keeps K at I4 in the --k-layers layers whose attention 2-bit K moves most
 """
 
 import argparse, math, os, time
@@ -168,10 +169,11 @@ class Model:
 
 
 class Calibration:
-    """Second moments of q and of K within a block, per layer and KV head: d = (E q^2 / Var k)^(1/4)."""
+    """Second moments of q and of K within a block, per layer and KV head: d = (E q^2 / Var k)^(1/4);
+    and how far 2-bit K moves a layer's attention: |o~ - o|^2 / |o|^2, sink and own block exact."""
 
     def __init__(self, model):
-        self.model, self.d = model, []
+        self.model, self.d, self.errors = model, [], []
 
     def store(self, l, q, k, v):
         m = self.model
@@ -181,14 +183,31 @@ class Calibration:
         var_k = (within**2)[1:].mean((0, 1))
         q2 = (q[T:] ** 2).view(-1, m.kv_heads, m.heads // m.kv_heads, m.dim).mean((0, 2))
         self.d.append((q2 / var_k).pow(0.25))
+        self.errors.append(self.error(q[:n], k[:n], v[:n], self.d[-1]))
         self.k, self.v = k, v
+
+    def error(self, q, k, v, d):
+        h, g, t = hadamard(self.model.dim), q.shape[1] // k.shape[1], torch.arange(len(k))
+        read = grouped((k * d) @ h, 0, T, nested(2)) @ h.T / d
+        exact = (t[None] // T == t[:, None] // T) | (t[None] < T)
+        moved, size = 0.0, 0.0
+        for i in range(q.shape[1]):
+            s, s2 = (q[:, i] @ x[:, i // g].T / math.sqrt(self.model.dim) for x in (k, read))
+            s2 = torch.where(exact, s, s2)
+            o, o2 = (
+                torch.softmax(x.masked_fill(t[None] > t[:, None], -1e30), -1)[len(t) // 2 :]
+                @ v[:, i // g]
+                for x in (s, s2)
+            )
+            moved, size = moved + float(((o2 - o) ** 2).sum()), size + float((o**2).sum())
+        return moved / size
 
     def read(self, b, e):
         return self.k[:e], self.v[:e]
 
 
 class Tiers:
-    def __init__(self, model, config, d):
+    def __init__(self, model, config, d, k_layers):
         head, *flags = config.split("+")
         name, _, windows = head.partition(":")
         s, h, w = (
@@ -200,9 +219,8 @@ class Tiers:
         self.tier = lambda b, i: (
             "F16" if i >= b or i < s or b - i <= h else "I4" if b - i <= h + w else self.far
         )
-        self.kivi, self.edge = name.startswith("kivi"), (
-            0 if "noedge" in flags or name.startswith("kivi") else 2
-        )
+        self.kivi = name.startswith("kivi")
+        self.k_layers = [] if self.kivi or "even" in flags else k_layers
         self.basis = (
             "plain" if self.kivi or "plain" in flags else "vrot" if "vrot" in flags else "full"
         )
@@ -230,8 +248,8 @@ class Tiers:
         self.data = {"F16": (f16(k), f16(v))}
         for f, (a, b) in self.formats(l, k[:n], v[:n]).items():
             self.data[f] = (torch.cat([a, f16(k[n:])]), torch.cat([b, f16(v[n:])]))
-        if l < self.edge or l >= self.model.layers - self.edge:
-            self.data["I2"] = self.data["I4"]
+        if l in self.k_layers:
+            self.data["I2"] = (self.data["I4"][0], self.data["I2"][1])
 
     def read(self, b, e):
         at = [self.tier(b, i) for i in range(b + 1)]
@@ -256,6 +274,7 @@ def main():
         default="f16 i4 i2 kivi4 kivi2 ladder:1,4,8",
         help="configurations, separated by spaces",
     )
+    p.add_argument("--k-layers", type=int, default=8, help="layers whose K stays at I4 in I2")
     o = p.parse_args()
     from transformers import AutoTokenizer
 
@@ -270,6 +289,8 @@ def main():
         ),
         calibration,
     )
+    k_layers = sorted(range(model.layers), key=lambda l: -calibration.errors[l])[: o.k_layers]
+    print("K stays at I4 in layers", sorted(k_layers), flush=True)
     pieces = []
     for i in range(o.pieces):
         t = texts[i % len(texts)]
@@ -279,7 +300,9 @@ def main():
     base = None
     for config in o.configs.split():
         t0 = time.time()
-        loss = torch.stack([model.loss(ids, Tiers(model, config, calibration.d)) for ids in pieces])
+        loss = torch.stack(
+            [model.loss(ids, Tiers(model, config, calibration.d, k_layers)) for ids in pieces]
+        )
         base = loss if base is None else base
         se = (
             (loss - base).mean(1).std() / math.sqrt(len(pieces))

@@ -320,7 +320,7 @@ void AddOptions(CLI::App* command, EvalOptions* options) {
   command
       ->add_option("--ladder", options->ladders,
                    "how KV is spread over tiers: f16, i4, i2, k4v2, ladder:SINK,RECENT,WARM "
-                   "(tokens), all-f16:SINK,RECENT,WARM; suffix +noedge; may be repeated")
+                   "(tokens), all-f16:SINK,RECENT,WARM; suffix +even; may be repeated")
       ->required();
   command->add_option("--context", options->context, "tokens a piece of text")
       ->check(CLI::Range(2, 1 << 20))

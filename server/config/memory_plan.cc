@@ -60,6 +60,8 @@ absl::StatusOr<MemoryPlan> MakeMemoryPlan(const ServerOptions& options, const Mo
   // The server derives budgets once its weights are loaded.
   machine.memory_available =
       Less(machine.memory_available, plan.weight_bytes + plan.step_bytes + plan.process_bytes);
+  // Which layers keep K is not known without running the model: the bytes are those of any choice,
+  // but for the padding of records.
   const ModelFacts facts = {model.config.Geometry(), model.config.context_length, 0, 0, {}};
   STRATA_ASSIGN_OR_RETURN(plan.tiers, DeriveTierOptions(options, facts, machine));
   plan.layout = TierPlan::Make(plan.tiers);

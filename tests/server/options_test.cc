@@ -254,8 +254,7 @@ TEST(FormatNameTest, NamesAreReadBackAsWritten) {
 
 TEST(FormatNameTest, MixedTiersNameTheCommonestFirst) {
   TierOptions options;
-  options.formats =
-      TierFormats::Uniform(6, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  options.formats = TierFormats::Uniform(6, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
   options.formats.KeepK(2, {});
   options.warm_bytes = 1;
   options.cold_bytes = 1;

@@ -224,8 +224,7 @@ TEST_F(DeviceEngineTest, ATierAboveDeviceMemoryIsRefusedWithFigures) {
   executor::SetDeviceMemory(1 << 20);
   TierOptions tiers;
   tiers.geometry = {2, 2, 32};
-  tiers.formats =
-      TierFormats::Uniform(2, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
+  tiers.formats = TierFormats::Uniform(2, {KvKind::kI4, KvKind::kI4}, {KvKind::kI2, KvKind::kI2});
   tiers.max_context = 512;
   tiers.hot_bytes = 64 << 20;
   tiers.warm_bytes = 64 << 20;

@@ -115,7 +115,7 @@ class SplitAttention {
     }
     if (codes) {
       for (int i = 0; i < a.queries; i += kCodeQueriesMax) {
-        WithQueries(a.queries - i, [&](auto queries) { CodeScores<queries.kValue>(a, i); });
+        WithUpToFour(a.queries - i, [&](auto queries) { CodeScores<queries.kValue>(a, i); });
       }
     }
     for (int i = 0; i < a.page_count; ++i) HideTokens(a, i);
@@ -208,8 +208,8 @@ class SplitAttention {
       int end = begin + 1;
       while (end < a.page_count && a.pages[end].v_bits != CodeBits::kF16) ++end;
       for (int i = 0; i < a.queries; i += kCodeQueriesMax) {
-        WithQueries(a.queries - i, [&](auto queries) {
-          WithColumns(a.v_group / 16, [&](auto columns) {
+        WithUpToFour(a.queries - i, [&](auto queries) {
+          WithUpToFour(a.v_group / 16, [&](auto columns) {
             CodeValues<queries.kValue, columns.kValue>(a, begin, end, i);
           });
         });
@@ -319,24 +319,10 @@ class SplitAttention {
     static constexpr int kValue = kInt;
   };
 
-  // Calls body(Constant<min(queries, 4)>).
+  // Calls body(Constant<min(count, 4)>).
   template <class Body>
-  static void WithQueries(int queries, const Body& body) {
-    switch (queries) {
-      case 1:
-        return body(Constant<1>());
-      case 2:
-        return body(Constant<2>());
-      case 3:
-        return body(Constant<3>());
-      default:
-        return body(Constant<4>());
-    }
-  }
-
-  template <class Body>
-  static void WithColumns(int columns, const Body& body) {
-    switch (columns) {
+  static void WithUpToFour(int count, const Body& body) {
+    switch (count) {
       case 1:
         return body(Constant<1>());
       case 2:

@@ -129,6 +129,10 @@ class HostileRequestTest : public testing::Test {
 };
 
 TEST_F(HostileRequestTest, AnyMessageIsServedWithinLimitsOrRefusedInBrief) {
+#ifdef __SANITIZE_THREAD__
+  // The headers lay out a map differently than the library, which has no sanitizer, was built for.
+  GTEST_SKIP() << "reflection on a map needs a protobuf library built with ThreadSanitizer";
+#endif
   std::mt19937 random(20250105);
   int served = 0;
   int refused = 0;

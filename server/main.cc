@@ -178,6 +178,7 @@ absl::Status Application::Load() {
   spdlog::info("loaded {}: {}, {} MiB of {} weights, on {}", options_.model.path,
                model_->config().architecture, model_->weight_bytes() >> 20, model_->weight_format(),
                backend_.name);
+  for (const std::string& note : model_->load_notes()) spdlog::info("{}", note);
 
   const ModelFacts facts = {model_->config().Geometry(), model_->config().context_length,
                             model_->fingerprint(), model_->basis().Hash(), model_->k_errors()};

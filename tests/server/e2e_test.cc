@@ -66,8 +66,10 @@ TEST_F(EndToEndTest, ALongPromptPassesThroughEveryTierAndARestart) {
   server_->Signal(SIGTERM);
   EXPECT_EQ(server_->Wait(), 0) << server_->err();
   EXPECT_FALSE(std::filesystem::exists(Path("address")));
+  EXPECT_THAT(server_->err(), HasSubstr("measured the K basis"));
 
   Serve(Ladder());
+  EXPECT_THAT(server_->err(), HasSubstr("read the K basis from"));
   EXPECT_EQ(Generate(call).choices(0).text(), first.choices(0).text());
 }
 

@@ -15,6 +15,12 @@
 
 namespace strata::cuda {
 
+// Of parts of one buffer of device memory.
+inline constexpr size_t kDeviceAlignment = 256;
+constexpr size_t AlignDevice(size_t bytes) {
+  return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+}
+
 // One GPU as a backend uses it: which it is, its compute stream, its memory, and the first thing
 // that went wrong on the stream since somebody asked. Shared by the parts of one backend, and by
 // the buffers taken from it.

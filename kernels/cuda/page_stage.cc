@@ -10,10 +10,6 @@
 namespace strata::cuda {
 namespace {
 
-constexpr size_t kAlignment = 256;
-
-size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Lists of the copies of a few thousand pages.
 constexpr size_t kListBytes = size_t{128} << 10;
 
@@ -28,7 +24,7 @@ PageStage::~PageStage() {
 
 absl::Status PageStage::Reserve(size_t bytes) {
   STRATA_CHECK(half_bytes_ == 0);
-  const size_t half = bytes / 2 / kAlignment * kAlignment;
+  const size_t half = bytes / 2 / kDeviceAlignment * kDeviceAlignment;
   if (half == 0) return absl::OkStatus();
   STRATA_ASSIGN_OR_RETURN(stream_, Stream::Create());
   for (int i = 0; i < 2; ++i) {
@@ -74,7 +70,7 @@ void PageStage::CopySequences(absl::Span<const AttentionSequence> sequences) {
 const std::byte* PageStage::Add(const std::byte* source, size_t bytes) {
   std::byte* target = memory_.data() + half_ * half_bytes_ + used_;
   copies_.push_back({source, target, bytes});
-  used_ += Aligned(bytes);
+  used_ += AlignDevice(bytes);
   return target;
 }
 
@@ -85,7 +81,7 @@ void PageStage::AddPages(const PageRun& run) {
   const size_t base = run.stored.BaseBytes();
   const size_t refine = refined ? run.stored.RefineBytes() : 0;
   for (int32_t i = 0; i < run.page_count; ++i) {
-    if (used_ + Aligned(base) + Aligned(refine) > half_bytes_) return;
+    if (used_ + AlignDevice(base) + AlignDevice(refine) > half_bytes_) return;
     pages[i].base = Add(pages[i].base, base);
     if (refine > 0) pages[i].refine = Add(pages[i].refine, refine);
   }

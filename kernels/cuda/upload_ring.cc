@@ -10,15 +10,12 @@
 namespace strata::cuda {
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr size_t kHalfBytesMin = size_t{64} << 10;
-
-size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
 absl::Status UploadRing::Reserve(size_t bytes) {
-  const size_t half = std::max(Aligned(bytes), kHalfBytesMin);
+  const size_t half = std::max(AlignDevice(bytes), kHalfBytesMin);
   if (half <= half_bytes_) return absl::OkStatus();
   // Kernels may still read the old memory, and copies the old pinned memory.
   STRATA_RETURN_IF_ERROR(stream_->Synchronize());
@@ -44,7 +41,7 @@ absl::Status UploadRing::TurnOver() {
 
 absl::Status UploadRing::Put(absl::Span<const Part> parts, absl::Span<const void*> addresses) {
   size_t bytes = 0;
-  for (const Part& part : parts) bytes += Aligned(part.bytes);
+  for (const Part& part : parts) bytes += AlignDevice(part.bytes);
   if (bytes > half_bytes_) {
     STRATA_RETURN_IF_ERROR(Reserve(std::max(bytes, 2 * half_bytes_)));
   } else if (used_ + bytes > half_bytes_) {
@@ -55,7 +52,7 @@ absl::Status UploadRing::Put(absl::Span<const Part> parts, absl::Span<const void
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].bytes > 0) std::memcpy(pinned_.data() + at, parts[i].data, parts[i].bytes);
     addresses[i] = memory_.data() + at;
-    at += Aligned(parts[i].bytes);
+    at += AlignDevice(parts[i].bytes);
   }
   used_ += bytes;
   if (bytes == 0) return absl::OkStatus();

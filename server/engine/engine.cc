@@ -22,8 +22,7 @@ namespace {
 constexpr std::chrono::milliseconds kWaitingPause{2};
 constexpr std::chrono::milliseconds kIdlePauseMax{1000};
 
-// The loop's thread and the inbox in front of it. Locks are the standard library's, because
-// ThreadSanitizer cannot see into a prebuilt absl::Mutex.
+// The loop's thread and the inbox in front of it.
 class ThreadedEngine final : public Engine {
  public:
   ThreadedEngine(const EngineOptions& options, PositionalPolicy default_policy, Model* model,

@@ -40,7 +40,6 @@ class StatsWatchers {
   void Leave(const std::shared_ptr<Stream>& stream);
 
   const size_t watchers_max_;
-  // The standard library's, because ThreadSanitizer cannot see into a prebuilt absl::Mutex.
   std::mutex mutex_;
   std::condition_variable left_;
   std::set<std::shared_ptr<Stream>> streams_;  // under mutex_

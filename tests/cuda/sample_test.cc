@@ -173,11 +173,13 @@ TEST(CudaSample, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(device[3].id, 0);
 }
 
+float Pick(std::initializer_list<float> values, std::mt19937* random) {
+  return *(values.begin() + (*random)() % values.size());
+}
+
 void TestEdits(std::initializer_list<int32_t> vocabularies, uint32_t count) {
   std::mt19937 random(4);
-  const auto pick = [&](std::initializer_list<float> values) {
-    return *(values.begin() + random() % values.size());
-  };
+  const auto pick = [&](std::initializer_list<float> values) { return Pick(values, &random); };
   for (const int32_t vocab : vocabularies) {
     std::vector<Request> requests;
     std::vector<float> logits;
@@ -225,9 +227,7 @@ std::vector<float> TiedLogits(int32_t vocab, uint32_t seed, float scale, int lev
 
 void TestFilters(std::initializer_list<int32_t> vocabularies, uint32_t count) {
   std::mt19937 random(5);
-  const auto pick = [&](std::initializer_list<float> values) {
-    return *(values.begin() + random() % values.size());
-  };
+  const auto pick = [&](std::initializer_list<float> values) { return Pick(values, &random); };
   int draws = 0, different = 0;
   for (const int32_t vocab : vocabularies) {
     std::vector<Request> requests;
